@@ -1,0 +1,41 @@
+"""The errors a user can meet, as one small tree.
+
+    RingflowError                 anything we report in one line, without a traceback
+    ├── UsageError                the request was wrong: exit code 2
+    │   └── SettingsError         a settings file or a `section.field=value` override was wrong
+    └── FailureError              the request was fine, the work failed: exit code 1
+        ├── InputFileError        a file given by the user is missing, broken or empty
+        └── DatasetError          a dataset is corrupted, incomplete or of another schema
+
+Every message names the offending value and says what to do.
+"""
+
+from __future__ import annotations
+
+
+class RingflowError(Exception):
+    """An error with a message written for the user."""
+
+    exit_code = 1
+
+
+class UsageError(RingflowError):
+    """The request itself was wrong."""
+
+    exit_code = 2
+
+
+class SettingsError(UsageError):
+    """A settings file or override was wrong."""
+
+
+class FailureError(RingflowError):
+    """The request was fine but could not be carried out."""
+
+
+class InputFileError(FailureError):
+    """A file given by the user is missing, broken or empty."""
+
+
+class DatasetError(FailureError):
+    """A dataset is corrupted, incomplete or of another schema version."""
