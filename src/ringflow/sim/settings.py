@@ -20,7 +20,8 @@ class GeneratorSettings(Settings):
 class ProductionSettings(Settings):
     """How many events, and how the work is cut. Neither `workers` nor `events` changes any event."""
 
-    events: int = Field(default=1000, ge=1)
+    #: Left out: all events of a HepMC file, or 1000 of a sample.
+    events: int | None = Field(default=None, ge=1)
     workers: int = Field(default=1, ge=1)
     events_per_shard: int = Field(default=250, ge=1)
     #: Events simulated as one tensor batch; part of what an event is made from, like the seed.

@@ -1,0 +1,24 @@
+"""Settings of clustering. Free of torch."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ringflow.base.config import Settings
+
+
+class ClusteringSettings(Settings):
+    """Tower sizes at the front of each calorimeter and what becomes a cluster; mm and GeV."""
+
+    ecal_tower: float = Field(gt=0)
+    hcal_tower: float = Field(gt=0)
+    yoke_tower: float = Field(gt=0)
+    #: A pre-cluster below this energy is a fragment: it joins the nearest larger one within `fragment_distance`.
+    fragment_energy: float = Field(ge=0)
+    fragment_distance: float = Field(ge=0)
+    #: A hadronic pre-cluster continues an electromagnetic one that is at most so far away and has hits from `rear_layer` on.
+    link_distance: float = Field(ge=0)
+    rear_layer: int = Field(ge=0)
+    #: What is smaller in the end is noise: its hits belong to no cluster.
+    min_energy: float = Field(ge=0)
+    min_hits: int = Field(ge=1)

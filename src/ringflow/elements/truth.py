@@ -1,0 +1,128 @@
+"""Truth: the particles a perfect reconstruction would return, each assigned to one primary element.
+
+1. Start from the stable generator particles without neutrinos, and what each left in which element.
+2. Visible is what left a track, or more than 10 % of its energy in the elements, or is charged and left more than 0.5 GeV there.
+3. Labels are charged hadron, neutral hadron, photon, electron and muon. Without a track nothing tells a charge: a charged hadron
+   or muon is then a neutral hadron, an electron a photon.
+4. Electrons and muons below 1 GeV of transverse momentum are hadrons: charged with a track, neutral without.
+5. Particles without a track that left (nearly) all in one single element are merged into one, labelled as the most energetic.
+6. In order of falling energy every particle takes its best track, else the element where it left most; if that is taken, it is
+   merged into the owner, never dropped.
+7. The four-momenta of the targets sum to those of the visible particles exactly, because every visible particle is added to
+   exactly one target.
+
+An element is a track or, depending on the links given, a cluster or a hit: the same definition serves both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ringflow.elements.grouping import group_sum, group_winner
+from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, NONE, PHOTON
+
+VISIBLE_SHARE = 0.1  # of the energy, left in the elements
+VISIBLE_CHARGED_ENERGY = 0.5  # GeV
+LEPTON_PT = 1.0  # GeV; softer leptons count as hadrons
+SINGLE_ELEMENT_SHARE = 0.9  # of what a particle left, to count as left in one element
+
+
+@dataclass(frozen=True)
+class TruthInput:
+    """Particles, tracks and calorimeter links of a block of events; all indices count over the block."""
+
+    label: Tensor  # class by PDG number, NONE for neutrinos
+    charge: Tensor
+    momentum: Tensor  # [particle, (px, py, pz, energy)], double precision
+    track_particle: Tensor
+    track_quality: Tensor  # the highest is the best track of a particle
+    link_element: Tensor
+    link_particle: Tensor
+    link_energy: Tensor
+    num_elements: int
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets in the order of their owners, and which target carries each particle (-1 if it is not visible)."""
+
+    target_of: Tensor
+    particle_label: Tensor
+    particle_energy: Tensor  # left in the elements
+    owner: Tensor
+    label: Tensor
+    charge: Tensor
+    momentum: Tensor
+    track: Tensor
+    element: Tensor
+    num_particles: Tensor
+
+
+def assign_targets(event: TruthInput) -> Targets:
+    """Apply the definition above to a block of events."""
+    num = len(event.label)
+    energy = event.momentum[:, 3]
+    left = group_sum(event.link_energy.double(), event.link_particle, num)
+    best_track = group_winner(event.track_quality.double(), event.track_particle, num)
+    has_track = best_track >= 0
+    best_link = group_winner(event.link_energy.double(), event.link_particle, num)
+    has_link = best_link >= 0
+    best_element = torch.where(has_link, event.link_element[best_link.clamp_min(0)], -1) if len(event.link_element) else best_link
+
+    charged = event.charge != 0
+    enough = (left > VISIBLE_SHARE * energy) | (charged & (left > VISIBLE_CHARGED_ENERGY))
+    visible = (event.label != NONE) & (has_track | (enough & has_link))
+    label = torch.where(visible, _label(event, has_track), NONE)
+
+    owner_of = torch.where(visible & has_track, torch.arange(num, device=energy.device), -1)
+    trackless = torch.nonzero(visible & ~has_track).squeeze(1)
+    owner_of[trackless] = _owners(trackless, best_element, best_link, left, event, energy)
+
+    owner, target = torch.unique(owner_of[visible], return_inverse=True)
+    target_of = torch.full_like(owner_of, -1)
+    target_of[visible] = target
+    momentum = torch.zeros((len(owner), 4), dtype=torch.float64, device=energy.device)
+    momentum.index_add_(0, target, event.momentum[visible])
+    return Targets(
+        target_of=target_of,
+        particle_label=label,
+        particle_energy=left,
+        owner=owner,
+        label=label[owner],
+        charge=torch.where(has_track[owner], event.charge[owner], 0),
+        momentum=momentum,
+        track=best_track[owner],
+        element=torch.where(has_track[owner], -1, best_element[owner]),
+        num_particles=torch.bincount(target, minlength=len(owner)),
+    )
+
+
+def _label(event: TruthInput, has_track: Tensor) -> Tensor:
+    """Points 3 and 4."""
+    label = event.label.to(torch.int64)
+    pt = torch.hypot(event.momentum[:, 0], event.momentum[:, 1])
+    is_lepton = (label == ELECTRON) | (label == MUON)
+    hadron = torch.where(has_track, CHARGED_HADRON, NEUTRAL_HADRON)
+    without_track = torch.where((label == CHARGED_HADRON) | (label == MUON), NEUTRAL_HADRON, label)
+    without_track = torch.where(label == ELECTRON, PHOTON, without_track)
+    label = torch.where(has_track, label, without_track)
+    return torch.where(is_lepton & (pt < LEPTON_PT), hadron, label)
+
+
+def _owners(
+    rows: Tensor, best_element: Tensor, best_link: Tensor, left: Tensor, event: TruthInput, energy: Tensor
+) -> Tensor:
+    """Points 5 and 6 for particles without a track: who owns the element each of them wants."""
+    element = best_element[rows]
+    single = event.link_energy[best_link[rows]] >= SINGLE_ELEMENT_SHARE * left[rows]
+    of_row = energy[rows]
+    # Those that cannot be told apart claim their element together, in the name of the most energetic one.
+    together = group_sum(torch.where(single, of_row, 0.0), element, event.num_elements)
+    leader = group_winner(torch.where(single, of_row, -1.0), element, event.num_elements)[element]
+    is_leader = single & (leader == torch.arange(len(rows), device=rows.device))
+    claim = torch.where(is_leader, together[element], torch.where(single, -1.0, of_row))
+    winner = group_winner(claim, element, event.num_elements)
+    return rows[winner[element]]

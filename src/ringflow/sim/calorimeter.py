@@ -1,0 +1,206 @@
+"""Cells and hits: energy spots fall into the cells of the calorimeters, cells above threshold become hits.
+
+Every hit knows how much each particle left in it. A cell is a 64-bit key of event, subsystem, side, layer and two indices; one
+sort of the keys finds the spots that share a cell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ringflow.event.schema import SUBSYSTEMS
+from ringflow.sim.draw import Draw
+from ringflow.sim.geometry import DetectorGeometry
+from ringflow.sim.spots import Spots
+from ringflow.sim.table import Table
+
+#: Bits of a key, from the lowest: particle in the event, two cell indices, layer, side, subsystem; the event is above them.
+_PARTICLE_BITS, _INDEX_BITS, _LAYER_BITS, _SIDE_BITS, _SUBSYSTEM_BITS = 14, 13, 7, 1, 3
+_HALF_RANGE = 1 << (_INDEX_BITS - 1)
+MOST_PARTICLES = 1 << _PARTICLE_BITS
+
+
+@dataclass(frozen=True)
+class CellTable:
+    """Numbers of the sensitive volumes in the order of SUBSYSTEMS."""
+
+    inner: Tensor
+    outer: Tensor
+    low: Tensor  # endcaps: inner radius; barrels: 0
+    high: Tensor  # endcaps: outer radius; barrels: half length
+    pitch: Tensor
+    cell: Tensor
+    mip: Tensor
+    threshold: Tensor
+    scale: Tensor
+    time_resolution: Tensor
+    layers: Tensor
+
+    @classmethod
+    def of(cls, geometry: DetectorGeometry, device: torch.device) -> CellTable:
+        """Collect the numbers from the geometry."""
+
+        def column(values: Iterable[float]) -> Tensor:
+            return torch.tensor(list(values), dtype=torch.float32, device=device)
+
+        def per_subsystem(attribute: str) -> Tensor:
+            return column(geometry.per_subsystem(attribute))
+
+        parts = [(geometry.calorimeter(name), name.endswith("barrel")) for name in SUBSYSTEMS]
+        inner = column(part.barrel.inner if barrel else part.endcap.inner for part, barrel in parts)
+        scales = {"ecal": geometry.calibration.ecal_scale, "hcal": geometry.calibration.hcal_scale, "yoke": 1.0}
+        return cls(
+            inner=inner,
+            outer=inner + per_subsystem("depth"),
+            low=column(0.0 if barrel else part.endcap.r_min for part, barrel in parts),
+            high=column(part.barrel.half_length if barrel else part.endcap.r_max for part, barrel in parts),
+            pitch=per_subsystem("pitch"),
+            cell=per_subsystem("cell"),
+            mip=per_subsystem("mip"),
+            threshold=per_subsystem("threshold"),
+            scale=column(scales[name.split("_")[0]] for name in SUBSYSTEMS),
+            time_resolution=per_subsystem("time_resolution"),
+            layers=per_subsystem("layers").to(torch.int64),
+        )
+
+
+@dataclass(frozen=True)
+class Hits(Table):
+    """Hits in order of event, subsystem and layer; `event` counts within the block."""
+
+    event: Tensor
+    energy: Tensor
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    time: Tensor
+    layer: Tensor
+    subsystem: Tensor
+
+
+@dataclass(frozen=True)
+class HitLinks(Table):
+    """How much a particle (counted over the block) left in a hit."""
+
+    hit: Tensor
+    particle: Tensor
+    energy: Tensor
+
+
+@dataclass(frozen=True)
+class _Deposits(Table):
+    """Spots that landed in a cell."""
+
+    key: Tensor
+    energy: Tensor
+    energy_time: Tensor
+
+
+def read_out(
+    spots: Iterable[Spots], event_of: Tensor, first_of: Tensor, table: CellTable, draw: Draw
+) -> tuple[Hits, HitLinks]:
+    """Hits above threshold; `event_of` gives the event of a particle, `first_of` the first particle of an event."""
+    deposits = _Deposits.join([_deposit(part, event_of, first_of, table) for part in spots])
+    order = torch.argsort(deposits.key)
+    key = deposits.key[order]
+    links, link_of = _groups(key)
+    link_energy = _sum(deposits.energy[order], link_of, len(links))
+    link_time = _sum(deposits.energy_time[order], link_of, len(links))
+
+    cells, hit_of = _groups(links >> _PARTICLE_BITS)
+    energy = _sum(link_energy, hit_of, len(cells))
+    time = _sum(link_time, hit_of, len(cells)) / energy.clamp_min(1e-12)
+    hits = _decode(cells, energy, time, table)
+    above = hits.energy > (table.threshold * table.scale)[hits.subsystem]
+    number = torch.cumsum(above, 0) - 1
+    kept = above[hit_of]
+    local = links & (MOST_PARTICLES - 1)
+    particle = local + first_of[hits.event][hit_of]
+    hits = hits.take(above)
+    smeared = hits.time + table.time_resolution[hits.subsystem] * draw.normal(hits.time)
+    hits = Hits(hits.event, hits.energy, hits.x, hits.y, hits.z, smeared, hits.layer, hits.subsystem)
+    return hits, HitLinks(number[hit_of][kept], particle[kept], link_energy[kept])
+
+
+def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable) -> _Deposits:
+    """Cell keys of spots that land in a sensitive volume, with their energy."""
+    radius = torch.hypot(spots.x, spots.y)
+    height = spots.z.abs()
+    subsystem = _locate(radius, height, table)
+    inside = torch.nonzero(subsystem >= 0).squeeze(1)
+    subsystem, radius, height = subsystem[inside], radius[inside], height[inside]
+    x, y, z = spots.x[inside], spots.y[inside], spots.z[inside]
+    barrel = subsystem % 2 == 0
+    inner, pitch, cell = table.inner[subsystem], table.pitch[subsystem], table.cell[subsystem]
+    layer = ((torch.where(barrel, radius, height) - inner) / pitch).to(torch.int64)
+    layer = torch.minimum(layer, table.layers[subsystem] - 1)
+
+    middle = inner + (layer + 0.5) * pitch
+    around = (2.0 * math.pi * middle / cell).floor()
+    turn = torch.atan2(y, x) / (2.0 * math.pi) + 0.5
+    first = torch.where(barrel, (turn * around).floor().clamp_max(around - 1.0), (x / cell).floor() + _HALF_RANGE)
+    second = (torch.where(barrel, z, y) / cell).floor() + _HALF_RANGE
+    side = (~barrel & (z > 0)).to(torch.int64)
+
+    particle = spots.particle[inside]
+    event = event_of[particle]
+    key = (event << _SUBSYSTEM_BITS) + subsystem
+    for bits, value in (
+        (_SIDE_BITS, side),
+        (_LAYER_BITS, layer),
+        (_INDEX_BITS, first.to(torch.int64)),
+        (_INDEX_BITS, second.to(torch.int64)),
+        (_PARTICLE_BITS, particle - first_of[event]),
+    ):
+        key = (key << bits) + value
+    energy = spots.energy[inside]
+    energy = torch.where(energy < 0.0, -energy * table.mip[subsystem], energy) * table.scale[subsystem]
+    return _Deposits(key, energy, energy * spots.time[inside])
+
+
+def _locate(radius: Tensor, height: Tensor, table: CellTable) -> Tensor:
+    """Subsystem of points given by radius and |z|; -1 between the calorimeters."""
+    found = torch.full_like(radius, -1, dtype=torch.int64)
+    for number in range(len(SUBSYSTEMS)):
+        depth, across = (radius, height) if number % 2 == 0 else (height, radius)
+        low, high = float(table.low[number]), float(table.high[number])
+        here = (depth >= float(table.inner[number])) & (depth < float(table.outer[number])) & (across < high)
+        if low > 0.0:
+            here &= across >= low
+        found = torch.where(here, number, found)
+    return found
+
+
+def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hits:
+    """Positions of the cells behind the keys (without the particle)."""
+    fields = []
+    rest = cells
+    for bits in (_INDEX_BITS, _INDEX_BITS, _LAYER_BITS, _SIDE_BITS, _SUBSYSTEM_BITS):
+        fields.append(rest & ((1 << bits) - 1))
+        rest = rest >> bits
+    second, first, layer, side, subsystem = fields
+    barrel = subsystem % 2 == 0
+    cell = table.cell[subsystem]
+    middle = table.inner[subsystem] + (layer + 0.5) * table.pitch[subsystem]
+    around = (2.0 * math.pi * middle / cell).floor()
+    azimuth = ((first + 0.5) / around - 0.5) * (2.0 * math.pi)
+    along_first = (first - _HALF_RANGE + 0.5) * cell
+    along_second = (second - _HALF_RANGE + 0.5) * cell
+    x = torch.where(barrel, middle * torch.cos(azimuth), along_first)
+    y = torch.where(barrel, middle * torch.sin(azimuth), along_second)
+    z = torch.where(barrel, along_second, middle * (2.0 * side - 1.0))
+    return Hits(rest, energy, x, y, z, time, layer, subsystem)
+
+
+def _groups(sorted_keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct values of sorted keys, and which of them each entry is."""
+    return torch.unique_consecutive(sorted_keys, return_inverse=True)
+
+
+def _sum(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    return torch.zeros(groups, dtype=values.dtype, device=values.device).index_add_(0, group, values)

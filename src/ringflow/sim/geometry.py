@@ -1,0 +1,213 @@
+"""A detector as data: read from `detectors/<name>.toml`, checked, and turned into the tables the simulation looks things up in.
+
+Lengths are mm, energies GeV, the field tesla. Free of torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ringflow.base.config import Settings
+from ringflow.base.errors import UsageError
+from ringflow.elements.settings import ClusteringSettings
+from ringflow.event.schema import SUBSYSTEMS
+
+DETECTORS = Path(__file__).parent / "detectors"
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Parameter = Literal["pt", "phi", "theta", "d0", "z0"]
+TRACK_PARAMETERS: tuple[Parameter, ...] = ("pt", "phi", "theta", "d0", "z0")
+
+
+class EtaResolution(Settings):
+    """Relative pt resolution `a pt (+) b` up to |eta|."""
+
+    eta_max: Positive
+    a: NotNegative
+    b: NotNegative
+
+
+class Efficiency(Settings):
+    """Probability to find a track above a transverse momentum and up to |eta|; later rows override earlier ones."""
+
+    pt_min: NotNegative
+    eta_max: Positive
+    value: Annotated[float, Field(ge=0, le=1)]
+
+
+class ParameterResolution(Settings):
+    """Resolution `constant (+) scattering / p` of a track parameter."""
+
+    constant: NotNegative
+    scattering: NotNegative
+
+
+class TrackerGeometry(Settings):
+    """Layers a track crosses, and how well it is measured."""
+
+    lambda_per_x0: NotNegative
+    min_hits: int = Field(ge=1)
+    max_turns: Positive
+    dedx_resolution: NotNegative
+    time_resolution: NotNegative
+    barrel: list[tuple[float, float, float, int]]
+    disks: list[tuple[float, float, float, float, int]]
+    resolution: list[EtaResolution]
+    efficiency: list[Efficiency]
+    d0: ParameterResolution
+    z0: ParameterResolution
+    phi: ParameterResolution
+    theta: ParameterResolution
+    correlations: list[tuple[Parameter, Parameter, Annotated[float, Field(gt=-1, lt=1)]]]
+
+    def correlation_matrix(self) -> npt.NDArray[np.float64]:
+        """Correlations of the track parameters in the order of TRACK_PARAMETERS."""
+        matrix = np.eye(len(TRACK_PARAMETERS))
+        for first, second, value in self.correlations:
+            i, j = TRACK_PARAMETERS.index(first), TRACK_PARAMETERS.index(second)
+            matrix[i, j] = matrix[j, i] = value
+        return matrix
+
+
+class BarrelShape(Settings):
+    """A barrel from its inner radius outwards."""
+
+    inner: Positive
+    half_length: Positive
+
+
+class EndcapShape(Settings):
+    """A pair of endcaps from |z| = inner outwards."""
+
+    inner: Positive
+    r_min: NotNegative
+    r_max: Positive
+
+
+class CalorimeterGeometry(Settings):
+    """One sampling calorimeter: a barrel and two endcaps of the same layers."""
+
+    barrel: BarrelShape
+    endcap: EndcapShape
+    layers: int = Field(ge=1, le=127)
+    pitch: Positive
+    cell: Positive
+    x0_per_layer: Positive
+    lambda_per_layer: Positive
+    loss_per_layer: Positive
+    mip: Positive
+    threshold: NotNegative
+    moliere_radius: Positive
+    em_spots_per_gev: Positive
+    hadronic_spots_per_gev: Positive
+    time_resolution: NotNegative
+
+    @property
+    def depth(self) -> float:
+        """Thickness."""
+        return self.layers * self.pitch
+
+
+class CoilShape(Settings):
+    """Radii of the coil."""
+
+    inner: Positive
+    outer: Positive
+
+
+class CoilGeometry(Settings):
+    """The solenoid: material without read-out between the barrel HCAL and the yoke, and the edge of the field."""
+
+    barrel: CoilShape
+    radiation_lengths: NotNegative
+    interaction_lengths: NotNegative
+    loss: NotNegative
+
+
+class ShowerModel(Settings):
+    """Parameters of the shower shapes; what each does is said where it is used, in `sim/shower.py`."""
+
+    critical_energy: Positive
+    atomic_number: Positive
+    em_constant_term: NotNegative
+    hadronic_response: Positive
+    intrinsic_noise: NotNegative
+    intrinsic_constant: NotNegative
+    intrinsic_maximum: Positive
+    subshower_base: Positive
+    subshower_log: NotNegative
+    late_start_fraction: Annotated[float, Field(ge=0, le=1)]
+    late_start_length: NotNegative
+    transverse_kick: NotNegative
+    lateral_size: Positive
+    late_time: NotNegative
+
+
+class Calibration(Settings):
+    """Scales that bring the calorimeters to the energy of the particle; derived by `ringflow calibrate`."""
+
+    ecal_scale: Positive
+    hcal_scale: Positive
+    hadronic_energy: list[Positive]
+    hadronic_factor: list[Positive]
+
+
+class DetectorGeometry(Settings):
+    """A whole detector."""
+
+    name: str
+    description: str
+    field: Positive
+    tracker: TrackerGeometry
+    ecal: CalorimeterGeometry
+    hcal: CalorimeterGeometry
+    coil: CoilGeometry
+    yoke: CalorimeterGeometry
+    shower: ShowerModel
+    clustering: ClusteringSettings
+    calibration: Calibration
+
+    @property
+    def face_radius(self) -> float:
+        """Radius of the calorimeter face in the barrel."""
+        return self.ecal.barrel.inner
+
+    @property
+    def face_z(self) -> float:
+        """|z| of the calorimeter face in the endcaps."""
+        return self.ecal.endcap.inner
+
+    def calorimeter(self, subsystem: str) -> CalorimeterGeometry:
+        """Calorimeter of a subsystem such as `ecal_barrel`."""
+        calorimeter: CalorimeterGeometry = getattr(self, subsystem.split("_")[0])
+        return calorimeter
+
+    def per_subsystem(self, attribute: str) -> npt.NDArray[np.float64]:
+        """One number of the calorimeters in the order of SUBSYSTEMS."""
+        return np.array([getattr(self.calorimeter(name), attribute) for name in SUBSYSTEMS], dtype=np.float64)
+
+
+def detector_names() -> list[str]:
+    """Detectors that ship with the package."""
+    return sorted(path.stem for path in DETECTORS.glob("*.toml"))
+
+
+@cache
+def load_detector(name: str) -> DetectorGeometry:
+    """Detector by name, or from a TOML file of the same form."""
+    if name.endswith(".toml"):
+        return DetectorGeometry.resolve(Path(name))
+    known = detector_names()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        raise UsageError(f"unknown detector '{name}': {hint}known are {', '.join(known)}, or give a TOML file")
+    return DetectorGeometry.resolve(DETECTORS / f"{name}.toml")
