@@ -8,16 +8,22 @@ Towers are a tensor program throughout; the cost is linear in the number of hits
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from ringflow.elements.grid import ECAL, HCAL, YOKE, TowerGrid
+from ringflow.elements.grid import ECAL, HCAL, PAD, YOKE, TowerGrid
+from ringflow.elements.grouping import group_minimum, group_sum
 from ringflow.elements.settings import ClusteringSettings
 
 #: Entries of the dense tower map held at a time; on a CPU few enough to stay near the caches.
-_MAP_ENTRIES_CPU, _MAP_ENTRIES_GPU = 1 << 23, 1 << 30
+_MAP_ENTRIES_CPU, _MAP_ENTRIES_GPU = 1 << 23, 1 << 29
+_NOWHERE = -1
+#: Layers that make the front of a pre-cluster: tracks bend, so what lies before it is looked for there, not at its centre.
+_FRONT_LAYERS = 4
+
+_Points = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,150 +38,196 @@ class CalorimeterHits:
     subsystem: Tensor
     layer: Tensor
 
-
-def cluster_hits(hits: CalorimeterHits, num_events: int, grid: TowerGrid, settings: ClusteringSettings) -> tuple[Tensor, Tensor]:
-    """Cluster of each hit (-1 if none), counted over all events in order, and the event of each cluster."""
-    entries = _MAP_ENTRIES_GPU if hits.energy.is_cuda else _MAP_ENTRIES_CPU
-    at_a_time = max(1, entries // grid.size)
-    tower_map = torch.full((min(at_a_time, num_events) * grid.size,), -1, dtype=torch.int32, device=hits.energy.device)
-    edges = torch.searchsorted(hits.event, torch.arange(0, num_events + at_a_time, at_a_time, device=hits.event.device)).tolist()
-    labels, events, found = [], [], 0
-    for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-        part = CalorimeterHits(*(getattr(hits, name)[first:last] for name in CalorimeterHits.__dataclass_fields__))
-        label, event = _cluster_chunk(part, number * at_a_time, grid, settings, tower_map)
-        labels.append(torch.where(label >= 0, label + found, -1))
-        events.append(event)
-        found += len(event)
-    return torch.cat(labels), torch.cat(events)
+    def part(self, first: int, last: int) -> CalorimeterHits:
+        """A range of hits."""
+        return CalorimeterHits(*(getattr(self, field.name)[first:last] for field in fields(self)))
 
 
-def _cluster_chunk(
-    hits: CalorimeterHits, first_event: int, grid: TowerGrid, settings: ClusteringSettings, tower_map: Tensor
-) -> tuple[Tensor, Tensor]:
-    tower, tower_of, twin_of = _towers(hits, first_event, grid, tower_map)
-    energy = _sum(hits.energy, tower, len(tower_of))
-    kind = _sum(hits.subsystem.to(torch.float32), tower, len(tower_of)) / _sum(torch.ones_like(hits.energy), tower, len(tower_of))
-    subsystem = kind.round().to(torch.int64)
-    seed_of_tower = _climb(energy, tower_of, grid.stride[subsystem], tower_map)
-    seeds, pre = torch.unique(seed_of_tower, return_inverse=True)
-    label = pre[tower]
+@dataclass(frozen=True)
+class _Towers:
+    """Occupied towers: their place in the map, subsystem and energy."""
 
-    joined = _join_in_depth(hits, label, subsystem[seeds], first_event, pre, grid, settings, tower_map)
-    tower_map[tower_of] = -1
-    tower_map[twin_of] = -1
-    return _number(hits, joined[label], settings)
+    place: Tensor
+    subsystem: Tensor
+    energy: Tensor
 
 
-def _towers(hits: CalorimeterHits, first_event: int, grid: TowerGrid, tower_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Occupied towers: which one each hit is in, and where they and their twins stand in the map, which then holds them."""
-    place, twin = grid.locate(hits.subsystem, hits.x, hits.y, hits.z)
-    shift = (hits.event - first_event) * grid.size
-    place, twin = place + shift, twin + shift
-    order = torch.arange(len(place), device=place.device, dtype=torch.int32)
-    # The first hit of a tower stands for it, so that the numbering does not depend on the order of writing.
-    tower_map.index_reduce_(0, place, order, "amax", include_self=True)
-    first = tower_map[place] == order
-    numbers = (torch.cumsum(first, 0) - 1).to(torch.int32)
-    tower = numbers[tower_map[place].long()].long()
-    tower_of, twin_of = place[first], twin[first]
-    identity = torch.arange(len(tower_of), device=place.device, dtype=torch.int32)
-    tower_map[twin_of] = identity
-    tower_map[tower_of] = identity
-    return tower, tower_of, twin_of
+@dataclass(frozen=True)
+class _PreClusters:
+    """Pre-clusters: event in the chunk, subsystem, energy, centre of all hits and of the first few layers, ECAL hits in the rear."""
+
+    event: Tensor
+    subsystem: Tensor
+    energy: Tensor
+    centre: _Points
+    front: _Points
+    rear_hits: Tensor
 
 
-def _climb(energy: Tensor, place: Tensor, stride: Tensor, tower_map: Tensor) -> Tensor:
-    """Seed of each tower, reached by always going to the densest tower of the inner, else of the outer surroundings."""
-    own = torch.arange(len(energy), device=energy.device)
-    padded = torch.cat([energy, energy.new_zeros(1)])  # towers that are not there have number -1 and no energy
-    density = energy.clone()
-    near = {}
-    for i in (-1, 0, 1):
-        for j in (-1, 0, 1):
-            if i or j:
-                near[i, j] = tower_map[place + i * stride + j].long()
-                density += (0.25 if i and j else 0.5) * padded[near[i, j]]
-    # The tower number breaks ties, which makes the order total and loops impossible.
-    rank = torch.empty_like(own)
-    rank[torch.argsort(density, stable=True)] = own
-    ranks = torch.cat([rank, rank.new_full((1,), -1)])
-    best = torch.stack([ranks[other] for other in near.values()]).amax(0)
-    outer = [(i, j) for i in range(-2, 3) for j in range(-2, 3) if max(abs(i), abs(j)) == 2]
-    best_outer = torch.stack([ranks[tower_map[place + i * stride + j].long()] for i, j in outer]).amax(0)
-    best = torch.where(best > rank, best, best_outer)
-    of_rank = torch.empty_like(own)
-    of_rank[rank] = own
-    parent = torch.where(best > rank, of_rank[best.clamp_min(0)], own)
-    for _ in range(10):  # pointer jumping: 2^10 steps
-        parent = parent[parent]
-    return parent
+class Clusterer:
+    """Clusters hits on one device; keeps its tower map between calls, since filling it anew costs more than using it."""
+
+    def __init__(self, grid: TowerGrid, settings: ClusteringSettings) -> None:
+        self._grid = grid
+        self._settings = settings
+        device = grid.start.device
+        self._events_at_a_time = max(1, (_MAP_ENTRIES_CPU if device.type == "cpu" else _MAP_ENTRIES_GPU) // grid.size)
+        self._map = torch.full((0,), _NOWHERE, dtype=torch.int32, device=device)
+        self._inner = _window(1, device)[1:]
+        ring = _window(2, device)
+        self._outer = ring[ring.abs().amax(1) == 2]
+
+    def cluster(self, hits: CalorimeterHits, num_events: int) -> tuple[Tensor, Tensor]:
+        """Cluster of each hit (-1 if none), counted over all events in order, and the event of each cluster."""
+        step = min(self._events_at_a_time, max(num_events, 1))
+        if len(self._map) < step * self._grid.size:
+            self._map = torch.full((step * self._grid.size,), _NOWHERE, dtype=torch.int32, device=hits.energy.device)
+        starts = torch.arange(0, num_events + step, step, device=hits.event.device)
+        edges = torch.searchsorted(hits.event, starts).tolist()
+        labels, events, found = [hits.event[:0]], [hits.event[:0]], 0
+        for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+            if first == last:
+                continue
+            label, event = self._cluster_chunk(hits.part(first, last), number * step)
+            labels.append(torch.where(label >= 0, label + found, _NOWHERE))
+            events.append(event)
+            found += len(event)
+        return torch.cat(labels), torch.cat(events)
+
+    def _cluster_chunk(self, hits: CalorimeterHits, first_event: int) -> tuple[Tensor, Tensor]:
+        tower, towers, twin = self._fill(hits, first_event)
+        seeds, pre_of_tower = torch.unique(self._climb(towers), return_inverse=True)
+        label = pre_of_tower.index_select(0, tower)
+        pre = _describe(hits, label, towers.subsystem[seeds], first_event, self._settings.rear_layer)
+        owner = self._join(pre, pre_of_tower)
+        self._map[towers.place] = _NOWHERE
+        self._map[twin] = _NOWHERE
+        return self._number(hits, owner.index_select(0, label), len(seeds))
+
+    def _fill(self, hits: CalorimeterHits, first_event: int) -> tuple[Tensor, _Towers, Tensor]:
+        """Write the occupied towers into the map; returns the tower of each hit, the towers, and the places of their twins."""
+        place, twin = self._grid.locate(hits.subsystem, hits.x, hits.y, hits.z)
+        shift = (hits.event - first_event) * self._grid.size
+        place, twin = place + shift, twin + shift
+        order = torch.arange(len(place), device=place.device, dtype=torch.int32)
+        self._map[place] = order  # one hit stands for its tower
+        written = self._map.index_select(0, place)
+        first = torch.nonzero(written == order).squeeze(1)
+        numbers = torch.empty_like(order)
+        numbers[first] = torch.arange(len(first), device=place.device, dtype=torch.int32)
+        tower = numbers.index_select(0, written).long()
+        place, twin = place[first], twin[first]
+        identity = torch.arange(len(first), device=place.device, dtype=torch.int32)
+        self._map[twin] = identity
+        self._map[place] = identity
+        energy = group_sum(hits.energy, tower, len(first))
+        return tower, _Towers(place, hits.subsystem[first], energy), twin
+
+    def _neighbours(self, place: Tensor, stride: Tensor, steps: Tensor) -> Tensor:
+        """Towers at given steps from places, as [step, place]; -1 where there is none."""
+        index = place + steps[:, :1] * stride + steps[:, 1:]
+        return self._map.index_select(0, index.reshape(-1)).reshape(index.shape).long()
+
+    def _climb(self, towers: _Towers) -> Tensor:
+        """Seed of each tower, reached by always going to the densest tower of the inner, else of the outer surroundings."""
+        stride = self._grid.stride[towers.subsystem]
+        own = torch.arange(len(towers.place), device=stride.device)
+        near = self._neighbours(towers.place, stride, self._inner)
+        weight = torch.where(self._inner.abs().sum(1) == 2, 0.25, 0.5).unsqueeze(1)
+        absent = towers.energy.new_zeros(1)  # number -1 is the last entry
+        density = towers.energy + (weight * torch.cat([towers.energy, absent])[near]).sum(0)
+        # Ranks instead of densities: no ties, so that no two towers can point at each other.
+        of_rank = torch.argsort(density, stable=True)
+        rank = torch.empty_like(own)
+        rank[of_rank] = own
+        ranks = torch.cat([rank, rank.new_full((1,), _NOWHERE)])
+        best = ranks[near].amax(0)
+        # Only tops of the inner surroundings need to look further.
+        tops = torch.nonzero(best < rank).squeeze(1)
+        further = self._neighbours(towers.place[tops], stride[tops], self._outer)
+        best[tops] = ranks[further].amax(0)
+        parent = torch.where(best > rank, of_rank[best.clamp_min(0)], own)
+        for _ in range(10):  # pointer jumping follows 2^10 steps
+            parent = parent.index_select(0, parent)
+        return parent
+
+    def _join(self, pre: _PreClusters, pre_of_tower: Tensor) -> Tensor:
+        """For each pre-cluster the pre-cluster it becomes part of."""
+        settings = self._settings
+        own = torch.arange(len(pre.energy), device=pre.energy.device)
+        owner = own.clone()
+        calorimeter = pre.subsystem // 2
+        continues = pre.rear_hits >= 2
+        # What goes through the ECAL is a minimum-ionising track, however little it leaves.
+        small = (pre.energy < settings.fragment_energy) & ~continues
+        anything = torch.ones_like(small)
+        for kind in (ECAL, HCAL, YOKE):
+            rows = torch.nonzero(small & (calorimeter == kind)).squeeze(1)
+            owner[rows] = self._nearest(rows, kind, settings.fragment_distance, ~small, pre, pre.centre, pre_of_tower)
+        for kind, front, accepted in ((HCAL, ECAL, continues), (YOKE, HCAL, anything)):
+            rows = torch.nonzero((calorimeter == kind) & (owner == own)).squeeze(1)
+            owner[rows] = self._nearest(rows, front, settings.link_distance, accepted, pre, pre.front, pre_of_tower)
+        for _ in range(4):
+            owner = owner[owner]
+        return owner
+
+    def _nearest(
+        self,
+        rows: Tensor,
+        calorimeter: int,
+        distance: float,
+        accepted: Tensor,
+        pre: _PreClusters,
+        points: _Points,
+        pre_of_tower: Tensor,
+    ) -> Tensor:
+        """Accepted pre-cluster nearest to the points of `rows` among the towers of a calorimeter; itself if none is near."""
+        grid = self._grid
+        target = 2 * calorimeter + pre.subsystem[rows] % 2
+        place, _ = grid.locate(target, *(component[rows] for component in points))
+        reach = min(round(distance / grid.tower_size[calorimeter]), PAD - 2)
+        steps = _window(reach, rows.device)
+        tower = self._neighbours(place + pre.event[rows] * grid.size, grid.stride[target], steps)
+        other = torch.where(tower >= 0, pre_of_tower[tower.clamp_min(0)], _NOWHERE)
+        good = (other >= 0) & accepted[other.clamp_min(0)] & (other != rows)
+        # Steps are in order of distance, so the first good one is the nearest.
+        first = torch.where(good, torch.arange(len(steps), device=rows.device).unsqueeze(1), len(steps)).amin(0)
+        nearest = other.gather(0, first.clamp_max(len(steps) - 1).unsqueeze(0)).squeeze(0)
+        return torch.where(first < len(steps), nearest, rows)
+
+    def _number(self, hits: CalorimeterHits, label: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Drop what is too small and number the rest in order of event and falling energy."""
+        energy = group_sum(hits.energy, label, count)
+        size = torch.bincount(label, minlength=count)
+        event = torch.zeros(count, dtype=torch.int64, device=label.device)
+        event[label] = hits.event
+        kept = torch.nonzero((energy >= self._settings.min_energy) & (size >= self._settings.min_hits)).squeeze(1)
+        order = kept[torch.argsort(energy[kept], descending=True, stable=True)]
+        order = order[torch.argsort(event[order], stable=True)]
+        number = torch.full((count,), _NOWHERE, dtype=torch.int64, device=label.device)
+        number[order] = torch.arange(len(order), device=label.device)
+        return number.index_select(0, label), event[order]
 
 
-def _join_in_depth(
-    hits: CalorimeterHits,
-    label: Tensor,
-    subsystem: Tensor,
-    first_event: int,
-    pre: Tensor,
-    grid: TowerGrid,
-    settings: ClusteringSettings,
-    tower_map: Tensor,
-) -> Tensor:
-    """For each pre-cluster the pre-cluster it becomes part of."""
+def _describe(hits: CalorimeterHits, label: Tensor, subsystem: Tensor, first_event: int, rear_layer: int) -> _PreClusters:
     count = len(subsystem)
-    energy = _sum(hits.energy, label, count)
-    x, y, z = (_sum(hits.energy * value, label, count) / energy.clamp_min(1e-9) for value in (hits.x, hits.y, hits.z))
+    energy = group_sum(hits.energy, label, count)
+    first_layer = group_minimum(hits.layer, label, count)
+    in_front = hits.layer < first_layer.index_select(0, label) + _FRONT_LAYERS
+
+    def centre(weight: Tensor) -> _Points:
+        total = group_sum(weight, label, count)
+        x, y, z = (group_sum(weight * value, label, count) / total for value in (hits.x, hits.y, hits.z))
+        return x, y, z
+
     event = torch.zeros(count, dtype=torch.int64, device=label.device)
     event[label] = hits.event - first_event
-    rear = _sum(((hits.subsystem < 2) & (hits.layer >= settings.rear_layer)).to(torch.float32), label, count)
-    calorimeter = subsystem // 2
-    continues = rear >= 2.0
-    owner = torch.arange(count, device=label.device)
-
-    def nearest(rows: Tensor, grid_of: Tensor, distance: float, accept: Tensor) -> Tensor:
-        """Accepted pre-cluster nearest to the centres of `rows` in the towers of another calorimeter; -1 if none is near."""
-        target = 2 * grid_of + subsystem[rows] % 2
-        place, _ = grid.locate(target, x[rows], y[rows], z[rows])
-        place = place + event[rows] * grid.size
-        stride = grid.stride[target]
-        reach = min(int(distance / float(grid.tower[2 * int(grid_of[0])])) if len(rows) else 0, 6)
-        found = torch.full_like(rows, -1)
-        steps = sorted(((i, j) for i in range(-reach, reach + 1) for j in range(-reach, reach + 1)), key=lambda s: s[0] ** 2 + s[1] ** 2)
-        for i, j in steps:
-            tower = tower_map[place + i * stride + j].long()
-            other = torch.where(tower >= 0, pre[tower.clamp_min(0)], -1)
-            good = (other >= 0) & accept[other.clamp_min(0)] & (other != rows) & (found < 0)
-            found = torch.where(good, other, found)
-        return found
-
-    small = energy < settings.fragment_energy
-    for kind in (ECAL, HCAL, YOKE):
-        rows = torch.nonzero(small & (calorimeter == kind)).squeeze(1)
-        same = nearest(rows, torch.full_like(rows, kind), settings.fragment_distance, ~small)
-        owner[rows] = torch.where(same >= 0, same, rows)
-    for kind, below, accept in ((HCAL, ECAL, continues), (YOKE, HCAL, torch.ones_like(small))):
-        rows = torch.nonzero((calorimeter == kind) & (owner == torch.arange(count, device=label.device))).squeeze(1)
-        front = nearest(rows, torch.full_like(rows, below), settings.link_distance, accept)
-        owner[rows] = torch.where(front >= 0, front, rows)
-    for _ in range(4):
-        owner = owner[owner]
-    return owner
+    rear = label[(hits.subsystem < 2) & (hits.layer >= rear_layer)]
+    return _PreClusters(event, subsystem, energy, centre(hits.energy), centre(hits.energy * in_front), torch.bincount(rear, minlength=count))
 
 
-def _number(hits: CalorimeterHits, label: Tensor, settings: ClusteringSettings) -> tuple[Tensor, Tensor]:
-    """Drop what is too small and number the rest in order of event and falling energy."""
-    count = int(label.max()) + 1 if len(label) else 0
-    energy = _sum(hits.energy, label, count)
-    size = _sum(torch.ones_like(hits.energy), label, count)
-    event = torch.zeros(count, dtype=torch.int64, device=label.device)
-    event[label] = hits.event
-    kept = torch.nonzero((energy >= settings.min_energy) & (size >= settings.min_hits)).squeeze(1)
-    order = kept[torch.argsort(energy[kept], descending=True, stable=True)]
-    order = order[torch.argsort(event[order], stable=True)]
-    number = torch.full((count,), -1, dtype=torch.int64, device=label.device)
-    number[order] = torch.arange(len(order), device=label.device)
-    return number[label], event[order]
-
-
-def _sum(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    return torch.zeros(groups, dtype=values.dtype, device=values.device).index_add_(0, group, values)
+def _window(reach: int, device: torch.device) -> Tensor:
+    """Steps (i, j) of a square window in order of distance, the centre first."""
+    side = range(-reach, reach + 1)
+    steps = sorted(((i, j) for i in side for j in side), key=lambda step: (step[0] ** 2 + step[1] ** 2, step))
+    return torch.tensor(steps, device=device)

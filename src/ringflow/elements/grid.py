@@ -42,7 +42,7 @@ class TowerGrid:
     start: Tensor
     plane: Tensor  # towers of one endcap
     turns: Tensor  # towers around the barrel, 0 in endcaps
-    tower: Tensor  # tower size, mm
+    tower_size: tuple[float, ...]  # per calorimeter, mm
     size: int
 
     @classmethod
@@ -54,17 +54,17 @@ class TowerGrid:
             around = max(int(2.0 * math.pi * part.radius / part.tower), 2 * PAD)
             half_z = math.ceil(part.half_length / part.tower) + 1
             stride = 2 * (half_z + PAD)
-            rows.append((around / (2.0 * math.pi), part.radius / part.tower, around / 2.0, half_z, stride, start, 0, around, part.tower))
+            rows.append((around / (2.0 * math.pi), part.radius / part.tower, around / 2.0, half_z, stride, start, 0, around))
             start += (around + 2 * PAD) * stride
             half = math.ceil(part.r_max / part.tower) + 1
             stride = 2 * (half + PAD)
             plane = stride * stride
-            rows.append((part.z / part.tower, part.z / part.tower, half, half, stride, start, plane, 0, part.tower))
+            rows.append((part.z / part.tower, part.z / part.tower, half, half, stride, start, plane, 0))
             start += 2 * plane
         columns = list(zip(*rows, strict=True))
-        floats = [torch.tensor(column, dtype=torch.float32, device=device) for column in (*columns[:4], columns[8])]
+        floats = [torch.tensor(column, dtype=torch.float32, device=device) for column in columns[:4]]
         whole = [torch.tensor(column, dtype=torch.int64, device=device) for column in columns[4:8]]
-        return cls(*floats[:4], *whole, floats[4], start)
+        return cls(*floats, *whole, tuple(part.tower for part in calorimeters), start)
 
     def locate(self, subsystem: Tensor, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Tower number of points, and its twin in the overlap of the barrel with itself (the same number if it has none)."""
@@ -84,7 +84,7 @@ class TowerGrid:
 
     def coordinates(self, subsystem: Tensor, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Position in units of towers: azimuth and z/r in the barrel, x/z and y/z in the endcaps."""
-        barrel = subsystem % 2 == 0
+        barrel = (subsystem & 1) == 0
         radius = torch.hypot(x, y).clamp_min(1.0)
         height = z.abs().clamp_min(1.0)
         first = torch.where(barrel, torch.atan2(y, x), x / height) * self.scale_first[subsystem]

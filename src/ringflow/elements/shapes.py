@@ -36,7 +36,7 @@ def cluster_columns(
     along = (offset * axis[of]).sum(1)
     across2 = (offset.square().sum(1) - along.square()).clamp_min(0.0)
 
-    in_barrel = subsystem % 2 == 0
+    in_barrel = (subsystem & 1) == 0
     depth = torch.where(in_barrel, torch.hypot(x, y) - face_radius, z.abs() - face_z)
     layer = hits["layer"][inside] + torch.as_tensor(layer_offset, device=of.device)[subsystem]
     radius = torch.hypot(position[:, 0], position[:, 1]).clamp_min(1e-6)

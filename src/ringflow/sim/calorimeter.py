@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ringflow.elements.grouping import group_sum
 from ringflow.event.schema import SUBSYSTEMS
 from ringflow.sim.draw import Draw
 from ringflow.sim.geometry import DetectorGeometry
@@ -22,6 +23,8 @@ from ringflow.sim.table import Table
 #: Bits of a key, from the lowest: particle in the event, two cell indices, layer, side, subsystem; the event is above them.
 _PARTICLE_BITS, _INDEX_BITS, _LAYER_BITS, _SIDE_BITS, _SUBSYSTEM_BITS = 14, 13, 7, 1, 3
 _HALF_RANGE = 1 << (_INDEX_BITS - 1)
+#: Bins of the tables that find a calorimeter from a radius or |z|; boundaries are exact to this.
+_BINS_PER_MM = 4
 MOST_PARTICLES = 1 << _PARTICLE_BITS
 
 
@@ -30,16 +33,17 @@ class CellTable:
     """Numbers of the sensitive volumes in the order of SUBSYSTEMS."""
 
     inner: Tensor
-    outer: Tensor
     low: Tensor  # endcaps: inner radius; barrels: 0
     high: Tensor  # endcaps: outer radius; barrels: half length
     pitch: Tensor
     cell: Tensor
     mip: Tensor
     threshold: Tensor
-    scale: Tensor
+    scale: float
     time_resolution: Tensor
     layers: Tensor
+    barrel_at: Tensor  # even table in radius: which barrel; past the last subsystem where there is none
+    endcap_at: Tensor  # even table in |z|: which endcap
 
     @classmethod
     def of(cls, geometry: DetectorGeometry, device: torch.device) -> CellTable:
@@ -53,20 +57,31 @@ class CellTable:
 
         parts = [(geometry.calorimeter(name), name.endswith("barrel")) for name in SUBSYSTEMS]
         inner = column(part.barrel.inner if barrel else part.endcap.inner for part, barrel in parts)
-        scales = {"ecal": geometry.calibration.ecal_scale, "hcal": geometry.calibration.hcal_scale, "yoke": 1.0}
+        outer = inner + per_subsystem("depth")
         return cls(
             inner=inner,
-            outer=inner + per_subsystem("depth"),
-            low=column(0.0 if barrel else part.endcap.r_min for part, barrel in parts),
-            high=column(part.barrel.half_length if barrel else part.endcap.r_max for part, barrel in parts),
+            # One more entry stands for "nowhere": nothing is ever inside it.
+            low=column([*(0.0 if barrel else part.endcap.r_min for part, barrel in parts), 0.0]),
+            high=column([*(part.barrel.half_length if barrel else part.endcap.r_max for part, barrel in parts), -1.0]),
             pitch=per_subsystem("pitch"),
             cell=per_subsystem("cell"),
             mip=per_subsystem("mip"),
             threshold=per_subsystem("threshold"),
-            scale=column(scales[name.split("_")[0]] for name in SUBSYSTEMS),
+            scale=geometry.calibration.em_scale,
             time_resolution=per_subsystem("time_resolution"),
             layers=per_subsystem("layers").to(torch.int64),
+            barrel_at=_even(inner, outer, 0),
+            endcap_at=_even(inner, outer, 1),
         )
+
+
+def _even(inner: Tensor, outer: Tensor, first: int) -> Tensor:
+    """Which of every second subsystem covers each bin of radius or |z|."""
+    bins = torch.arange(int(float(outer.max()) * _BINS_PER_MM) + 2, device=inner.device) / _BINS_PER_MM
+    found = torch.full_like(bins, len(SUBSYSTEMS), dtype=torch.int64)
+    for number in range(first, len(SUBSYSTEMS), 2):
+        found[(bins >= inner[number]) & (bins < outer[number])] = number
+    return found
 
 
 @dataclass(frozen=True)
@@ -106,15 +121,14 @@ def read_out(
 ) -> tuple[Hits, HitLinks]:
     """Hits above threshold; `event_of` gives the event of a particle, `first_of` the first particle of an event."""
     deposits = _Deposits.join([_deposit(part, event_of, first_of, table) for part in spots])
-    order = torch.argsort(deposits.key)
-    key = deposits.key[order]
-    links, link_of = _groups(key)
-    link_energy = _sum(deposits.energy[order], link_of, len(links))
-    link_time = _sum(deposits.energy_time[order], link_of, len(links))
+    key, order = torch.sort(deposits.key)
+    links, link_of = torch.unique_consecutive(key, return_inverse=True)
+    link_energy = group_sum(deposits.energy.index_select(0, order), link_of, len(links))
+    link_time = group_sum(deposits.energy_time.index_select(0, order), link_of, len(links))
 
-    cells, hit_of = _groups(links >> _PARTICLE_BITS)
-    energy = _sum(link_energy, hit_of, len(cells))
-    time = _sum(link_time, hit_of, len(cells)) / energy.clamp_min(1e-12)
+    cells, hit_of = torch.unique_consecutive(links >> _PARTICLE_BITS, return_inverse=True)
+    energy = group_sum(link_energy, hit_of, len(cells))
+    time = group_sum(link_time, hit_of, len(cells)) / energy.clamp_min(1e-12)
     hits = _decode(cells, energy, time, table)
     above = hits.energy > (table.threshold * table.scale)[hits.subsystem]
     number = torch.cumsum(above, 0) - 1
@@ -132,13 +146,14 @@ def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable)
     radius = torch.hypot(spots.x, spots.y)
     height = spots.z.abs()
     subsystem = _locate(radius, height, table)
-    inside = torch.nonzero(subsystem >= 0).squeeze(1)
-    subsystem, radius, height = subsystem[inside], radius[inside], height[inside]
-    x, y, z = spots.x[inside], spots.y[inside], spots.z[inside]
-    barrel = subsystem % 2 == 0
-    inner, pitch, cell = table.inner[subsystem], table.pitch[subsystem], table.cell[subsystem]
+    inside = torch.nonzero(subsystem < len(SUBSYSTEMS)).squeeze(1)
+    spots, subsystem = spots.take(inside), subsystem.index_select(0, inside)
+    radius, height = radius.index_select(0, inside), height.index_select(0, inside)
+    x, y, z = spots.x, spots.y, spots.z
+    barrel = (subsystem & 1) == 0
+    inner, pitch, cell = (column.index_select(0, subsystem) for column in (table.inner, table.pitch, table.cell))
     layer = ((torch.where(barrel, radius, height) - inner) / pitch).to(torch.int64)
-    layer = torch.minimum(layer, table.layers[subsystem] - 1)
+    layer = torch.minimum(layer, table.layers.index_select(0, subsystem) - 1)
 
     middle = inner + (layer + 0.5) * pitch
     around = (2.0 * math.pi * middle / cell).floor()
@@ -147,33 +162,30 @@ def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable)
     second = (torch.where(barrel, z, y) / cell).floor() + _HALF_RANGE
     side = (~barrel & (z > 0)).to(torch.int64)
 
-    particle = spots.particle[inside]
-    event = event_of[particle]
+    particle = spots.particle
+    event = event_of.index_select(0, particle)
     key = (event << _SUBSYSTEM_BITS) + subsystem
     for bits, value in (
         (_SIDE_BITS, side),
         (_LAYER_BITS, layer),
         (_INDEX_BITS, first.to(torch.int64)),
         (_INDEX_BITS, second.to(torch.int64)),
-        (_PARTICLE_BITS, particle - first_of[event]),
+        (_PARTICLE_BITS, particle - first_of.index_select(0, event)),
     ):
         key = (key << bits) + value
-    energy = spots.energy[inside]
-    energy = torch.where(energy < 0.0, -energy * table.mip[subsystem], energy) * table.scale[subsystem]
-    return _Deposits(key, energy, energy * spots.time[inside])
+    energy = torch.where(spots.energy < 0.0, -spots.energy * table.mip.index_select(0, subsystem), spots.energy)
+    energy = energy * table.scale
+    return _Deposits(key, energy, energy * spots.time)
 
 
 def _locate(radius: Tensor, height: Tensor, table: CellTable) -> Tensor:
-    """Subsystem of points given by radius and |z|; -1 between the calorimeters."""
-    found = torch.full_like(radius, -1, dtype=torch.int64)
-    for number in range(len(SUBSYSTEMS)):
-        depth, across = (radius, height) if number % 2 == 0 else (height, radius)
-        low, high = float(table.low[number]), float(table.high[number])
-        here = (depth >= float(table.inner[number])) & (depth < float(table.outer[number])) & (across < high)
-        if low > 0.0:
-            here &= across >= low
-        found = torch.where(here, number, found)
-    return found
+    """Subsystem of points given by radius and |z|; past the last one between the calorimeters."""
+    last = len(table.barrel_at) - 1
+    barrel = table.barrel_at.index_select(0, (radius * _BINS_PER_MM).to(torch.int64).clamp_max(last))
+    endcap = table.endcap_at.index_select(0, (height * _BINS_PER_MM).to(torch.int64).clamp_max(last))
+    in_barrel = height < table.high.index_select(0, barrel)
+    in_endcap = (radius >= table.low.index_select(0, endcap)) & (radius < table.high.index_select(0, endcap))
+    return torch.where(in_barrel, barrel, torch.where(in_endcap, endcap, len(SUBSYSTEMS)))
 
 
 def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hits:
@@ -184,7 +196,7 @@ def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hi
         fields.append(rest & ((1 << bits) - 1))
         rest = rest >> bits
     second, first, layer, side, subsystem = fields
-    barrel = subsystem % 2 == 0
+    barrel = (subsystem & 1) == 0
     cell = table.cell[subsystem]
     middle = table.inner[subsystem] + (layer + 0.5) * table.pitch[subsystem]
     around = (2.0 * math.pi * middle / cell).floor()
@@ -195,12 +207,3 @@ def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hi
     y = torch.where(barrel, middle * torch.sin(azimuth), along_second)
     z = torch.where(barrel, along_second, middle * (2.0 * side - 1.0))
     return Hits(rest, energy, x, y, z, time, layer, subsystem)
-
-
-def _groups(sorted_keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct values of sorted keys, and which of them each entry is."""
-    return torch.unique_consecutive(sorted_keys, return_inverse=True)
-
-
-def _sum(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    return torch.zeros(groups, dtype=values.dtype, device=values.device).index_add_(0, group, values)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,20 +16,26 @@ from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry
 
 #: Quantities that can be converted into each other.
 MILLIMETRES, RADIATION, INTERACTION, LOSS = range(4)
+_QUANTITIES = 4
 
 #: Air is given a trace of material, so that every quantity grows strictly with depth and can be inverted.
 _AIR = 1e-7
 
 _SENSITIVE = {"ecal": 0, "hcal": 1, "yoke": 2}
 _DEAD = 3
+#: Steps of the even tables that stand for the exact breakpoints: an index instead of a search, exact but at the kinks.
+_STEPS = 8192
 
 
 @dataclass(frozen=True)
 class DepthTable:
-    """Breakpoints as [quantity, face, breakpoint], and which calorimeter lies between two of them as [face, slab]."""
+    """Depth tables of the three faces, even in each quantity."""
 
-    breakpoints: Tensor
-    calorimeter: Tensor  # 0 ECAL, 1 HCAL, 2 yoke, 3 nothing sensitive
+    breakpoints: Tensor  # [quantity, face, breakpoint]
+    calorimeter: Tensor  # [face, slab]: 0 ECAL, 1 HCAL, 2 yoke, 3 nothing sensitive
+    even: Tensor  # [source quantity, target quantity, face * step]
+    per_unit: tuple[float, ...]  # steps per unit of each quantity
+    end: tuple[float, ...]  # largest value of each quantity
 
     @classmethod
     def of(cls, geometry: DetectorGeometry, device: torch.device) -> DepthTable:
@@ -48,37 +56,41 @@ class DepthTable:
         longest = max(len(points) for points, _ in stacks)
         rows, kinds = [], []
         for points, calorimeters in stacks:
-            last = points[-1]
             # Beyond the last slab there is air for ever; padding keeps the tables rectangular.
-            padding = [tuple(v + 1.0 * (k + 1) for v in last) for k in range(longest + 1 - len(points))]
+            padding = [tuple(v + 1.0 * (k + 1) for v in points[-1]) for k in range(longest + 1 - len(points))]
             rows.append([*points, *padding])
             kinds.append([*calorimeters, *[_DEAD] * (longest + 1 - len(calorimeters))])
-        table = torch.tensor(rows, dtype=torch.float32, device=device).permute(2, 0, 1).contiguous()
-        return cls(table, torch.tensor(kinds, device=device))
+        breakpoints = np.array(rows, dtype=np.float64).transpose(2, 0, 1)
+        end = breakpoints.max(axis=(1, 2))
+        even = np.array([[_even(breakpoints, s, t, end[s]) for t in range(_QUANTITIES)] for s in range(_QUANTITIES)])
+        return cls(
+            torch.as_tensor(breakpoints, dtype=torch.float32, device=device),
+            torch.tensor(kinds, device=device),
+            torch.as_tensor(even.reshape(_QUANTITIES, _QUANTITIES, -1), dtype=torch.float32, device=device),
+            tuple(float((_STEPS - 1) / value) for value in end),
+            tuple(float(value) for value in end),
+        )
 
     def convert(self, value: Tensor, face: Tensor, source: int, target: int) -> Tensor:
-        """Depth given as one quantity (any shape), read as another."""
-        known, wanted = self.breakpoints[source], self.breakpoints[target]
-        slab = self._slab(value, face, known)
-        width = known.shape[1]
-        low = face * width + slab
-        known, wanted = known.reshape(-1), wanted.reshape(-1)
-        x0, y0 = known[low], wanted[low]
-        slope = ((wanted[1:] - wanted[:-1]) / (known[1:] - known[:-1]))[low]
-        return y0 + (value - x0) * slope
+        """Depth given as one quantity, read as another; beyond the end there is nothing, and the end is returned."""
+        place = (value * self.per_unit[source]).clamp(0.0, _STEPS - 1.001)
+        step = place.to(torch.int64)
+        share = place - step
+        low = face * _STEPS + step
+        table = self.even[source, target]
+        below = table.index_select(0, low)
+        return below + share * (table.index_select(0, low + 1) - below)
 
     def calorimeter_at(self, depth: Tensor, face: Tensor) -> Tensor:
         """Which calorimeter a depth in mm lies in."""
-        return self.calorimeter[face, self._slab(depth, face, self.breakpoints[MILLIMETRES])]
+        slab = (depth.unsqueeze(1) >= self.breakpoints[MILLIMETRES][face]).sum(1) - 1
+        return self.calorimeter[face, slab.clamp(0, self.calorimeter.shape[1] - 1)]
 
-    @staticmethod
-    def _slab(value: Tensor, face: Tensor, known: Tensor) -> Tensor:
-        width = known.shape[1]
-        # Faces are laid one behind the other on one axis, so that a single search serves all of them.
-        span = float(known.max()) + 1.0
-        axis = (known + span * torch.arange(len(known), device=known.device, dtype=known.dtype).unsqueeze(1)).reshape(-1)
-        place = torch.searchsorted(axis, value.clamp(0.0, span - 0.5) + span * face, right=True) - 1
-        return (place - face * width).clamp(0, width - 2)
+
+def _even(breakpoints: npt.NDArray[np.float64], source: int, target: int, end: float) -> npt.NDArray[np.float64]:
+    """The piecewise linear function of each face at even steps of the source quantity."""
+    at = np.linspace(0.0, end, _STEPS)
+    return np.array([np.interp(at, known, wanted) for known, wanted in zip(breakpoints[source], breakpoints[target], strict=True)])
 
 
 def _material(part: CalorimeterGeometry) -> tuple[float, float, float]:

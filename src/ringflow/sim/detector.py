@@ -1,7 +1,7 @@
 """The detector: collisions in, measured events with their truth out, as a tensor program over a block of events.
 
-The same code runs on a CPU and on a GPU. `Detector.simulate` keeps everything as tensors on the device, `simulate_block` returns
-numpy columns in the order of the schema.
+The same code runs on a CPU and on a GPU. `Detector.simulate` keeps everything as tensors on the device,
+`simulate_block` returns numpy columns in the order of the schema.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ringflow.elements.clustering import CalorimeterHits, cluster_hits
+from ringflow.elements.clustering import CalorimeterHits, Clusterer
 from ringflow.elements.grid import Calorimeter, TowerGrid
 from ringflow.elements.shapes import cluster_columns, hadronic_scale
 from ringflow.event.block import EventBlock, cast
@@ -54,7 +54,7 @@ class Detector:
             _front(geometry.yoke, size.yoke_tower),
         )
         in_front = {"ecal": 0, "hcal": geometry.ecal.layers, "yoke": geometry.ecal.layers + geometry.hcal.layers}
-        self._grid = TowerGrid.of(fronts, self.device)
+        self._clusterer = Clusterer(TowerGrid.of(fronts, self.device), size)
         self._layer_offset = [in_front[name.split("_")[0]] for name in SUBSYSTEMS]
         self._depth = DepthTable.of(geometry, self.device)
         self._cells = CellTable.of(geometry, self.device)
@@ -76,6 +76,19 @@ class Detector:
         }
         return SimulatedEvents(events.event_number, place(collections, generated.num_events))
 
+    def simulate_block(self, generated: GeneratedEvents, seed: int) -> EventBlock:
+        """Measure a block of events and bring it to numpy, in schema order and dtypes."""
+        simulated = self.simulate(generated, seed)
+        collections = {
+            name: cast(
+                name,
+                torch.bincount(part.event, minlength=len(generated)).cpu().numpy(),
+                {column: values.cpu().numpy() for column, values in part.columns.items()},
+            )
+            for name, part in simulated.collections.items()
+        }
+        return EventBlock(generated.event_number, collections)
+
     def _calorimeters(self, flown: TrackerOutput, generated: Generated, draw: Draw) -> tuple[Hits, HitLinks]:
         geometry, table = self.geometry, self._depth
         arrival = arrive(flown.entry, flown.face, generated.species)
@@ -90,7 +103,7 @@ class Detector:
         geometry = self.geometry
         columns = {field.name: getattr(hits, field.name) for field in fields(hits) if field.name != "event"}
         seen = CalorimeterHits(hits.event, hits.energy, hits.x, hits.y, hits.z, hits.subsystem, hits.layer)
-        label, cluster_event = cluster_hits(seen, num_events, self._grid, geometry.clustering)
+        label, cluster_event = self._clusterer.cluster(seen, num_events)
         clusters = cluster_columns(
             columns, label, len(cluster_event), geometry.face_radius, geometry.face_z, self._layer_offset
         )
@@ -102,17 +115,8 @@ class Detector:
 
 
 def simulate_block(generated: GeneratedEvents, geometry: DetectorGeometry, seed: int, device: str = "cpu") -> EventBlock:
-    """Simulate a block of events and bring it to numpy, in schema order and dtypes."""
-    simulated = Detector(geometry, device).simulate(generated, seed)
-    collections = {
-        name: cast(
-            name,
-            torch.bincount(part.event, minlength=len(generated)).cpu().numpy(),
-            {column: values.cpu().numpy() for column, values in part.columns.items()},
-        )
-        for name, part in simulated.collections.items()
-    }
-    return EventBlock(generated.event_number, collections)
+    """Simulate one block; keep a `Detector` instead where there are many."""
+    return Detector(geometry, device).simulate_block(generated, seed)
 
 
 def _front(part: CalorimeterGeometry, tower: float) -> Calorimeter:

@@ -148,14 +148,15 @@ class ShowerModel(Settings):
     late_start_length: NotNegative
     transverse_kick: NotNegative
     lateral_size: Positive
+    backscatter_fraction: Annotated[float, Field(ge=0, le=1)]
+    backscatter_length: NotNegative
     late_time: NotNegative
 
 
 class Calibration(Settings):
     """Scales that bring the calorimeters to the energy of the particle; derived by `ringflow calibrate`."""
 
-    ecal_scale: Positive
-    hcal_scale: Positive
+    em_scale: Positive
     hadronic_energy: list[Positive]
     hadronic_factor: list[Positive]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.base.errors import InputFileError
+from ringflow.base.errors import FailureError, InputFileError
 from ringflow.event.particles import SPEED_OF_LIGHT
 from ringflow.sim.generated import GeneratedEvents
 from ringflow.sim.hepmc_file import HepMCFile
@@ -70,7 +70,11 @@ class HepMCGenerator:
     def _event(self, number: int) -> Columns:
         where = f"{self._file.path}: event {number}"
         particles, settled = final_state(_History.of(self._file.read(number)), self._cylinder, where)
-        return self._decayer.decay(particles, settled, ("hepmc", self._seed, number))
+        decayer = self._decayer
+        try:
+            return decayer.decay(particles, settled, ("hepmc", self._seed, number))
+        except FailureError as error:
+            raise InputFileError(f"{where}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,11 @@ from ringflow.base.errors import InputFileError
 _CHUNK = 1 << 22
 _START = b"HepMC::Asciiv3-START_EVENT_LISTING"
 _END = b"HepMC::Asciiv3-END_EVENT_LISTING"
+_NUMBER = rb" [-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
+_EVENT_LINE = re.compile(rb"E -?\d+ (\d+) (\d+)\s")
+# Both begin with a literal, which the search is fast for, and leave the line break to the next line.
+_PARTICLE_LINE = re.compile(rb"\nP \d+ (-?\d+) -?\d+(?:" + _NUMBER + rb"){5} -?\d+(?=\s)")
+_VERTEX_LINE = re.compile(rb"\nV -\d+ -?\d+ \[[\d,]*\](?: @(?:" + _NUMBER + rb"){4})?(?=\s)")
 _FETCH_AGAIN = "make or copy the file again"
 
 
@@ -53,9 +59,11 @@ class HepMCFile:
         header = self._header
         first, last = (int(offset) for offset in self._spans[number])
         text = self._bytes(first, last)
-        with _quiet_hepmc():
-            event = ReaderAscii(pyiostream(io.BytesIO(header + text + _END + b"\n"))).read()
-        if event is None or (len(event.vertices), len(event.particles)) != _announced(text):
+        event = None
+        if _is_whole(text):
+            with _quiet_hepmc():
+                event = ReaderAscii(pyiostream(io.BytesIO(header + text + _END + b"\n"))).read()
+        if event is None:
             raise InputFileError(f"{self.path}: event {number} is damaged and cannot be read; {_FETCH_AGAIN}")
         return event
 
@@ -76,7 +84,7 @@ class HepMCFile:
         """First byte of every event and the byte after its last, in the decompressed file."""
         beginning = self._bytes(0, 4096)
         if _START not in beginning:
-            what = "is empty" if not beginning else "is not a HepMC3 ASCII file"
+            what = "is not a HepMC3 ASCII file" if beginning else "is empty, or nothing in it can be unpacked"
             raise InputFileError(f"{self.path}: {what}; give a file that starts with 'HepMC::Version'")
         with self._reading_errors(), _open(self.path) as stream:
             marks = list(_line_marks(stream))
@@ -140,12 +148,23 @@ def _find_all(text: bytes, pattern: bytes) -> Iterator[int]:
         position = text.find(pattern, position + 1)
 
 
-def _announced(text: bytes) -> tuple[int, int]:
-    """Numbers of vertices and particles in the line that starts the event: `E number vertices particles`."""
-    fields = text[: text.find(b"\n")].split()
-    if len(fields) < 4 or not (fields[2].isdigit() and fields[3].isdigit()):
-        return -1, -1
-    return int(fields[2]), int(fields[3])
+def _is_whole(text: bytes) -> bool:
+    """Whether an event has the numbers of vertices and particles it announces (`E number vertices particles`).
+
+    HepMC3 reads a word as the number 0 and prints what it finds amiss, so that the lines are checked before it sees them.
+    """
+    announced = _EVENT_LINE.match(text)
+    if announced is None:
+        return False
+    mothers = _PARTICLE_LINE.findall(text)
+    num_listed = text.count(b"\nV ")
+    # A vertex with one incoming particle and no position has no line: its particles name the mother instead.
+    num_implied = len({mother for mother in mothers if int(mother) > 0})
+    return (
+        len(_VERTEX_LINE.findall(text)) == num_listed
+        and num_listed + num_implied == int(announced[1])
+        and len(mothers) == int(announced[2])
+    )
 
 
 @contextmanager
@@ -153,9 +172,9 @@ def _quiet_hepmc() -> Iterator[None]:
     """HepMC3 prints its complaints; ours are raised."""
     from pyhepmc import Setup
 
-    before = Setup.print_errors, Setup.print_warnings
-    Setup.print_errors = Setup.print_warnings = False
+    before = Setup.print_errors, Setup.print_warnings, Setup.debug_level
+    Setup.print_errors, Setup.print_warnings, Setup.debug_level = False, False, 0
     try:
         yield
     finally:
-        Setup.print_errors, Setup.print_warnings = before
+        Setup.print_errors, Setup.print_warnings, Setup.debug_level = before

@@ -163,9 +163,8 @@ class PythiaSource:
             if not len(missing):
                 break
         else:
-            raise FailureError(
-                f"Pythia failed {ATTEMPTS} times to make event {names[int(missing[0])]}; use another seed"
-            )
+            event = "/".join(map(str, names[int(missing[0])]))
+            raise FailureError(f"Pythia failed {ATTEMPTS} times to make event {event}; use another seed")
         particles = made[0] if len(made) == 1 else ak.concatenate(made)[np.argsort(np.concatenate(made_rows))]
         return ak.to_numpy(ak.num(particles)).astype(np.int64), _columns_of(ak.flatten(particles))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ringflow.sim.depth import INTERACTION, LOSS, MILLIMETRES, RADIATION, DepthTable
+from ringflow.sim.depth import INTERACTION, LOSS, MILLIMETRES, DepthTable
 from ringflow.sim.draw import Draw
 from ringflow.sim.flight import Flight, orthogonal_frame
 from ringflow.sim.geometry import DetectorGeometry, ShowerModel
@@ -99,8 +99,8 @@ def develop(
 
     # Slant depth of the first interaction; muons never interact.
     wait = torch.where(others.is_muon, torch.inf, draw.exponential(others.energy))
-    deepest = table.breakpoints[MILLIMETRES].max()
-    interaction_lengths = (wait * others.cosine).clamp_max(float(table.breakpoints[INTERACTION].max()))
+    deepest = table.end[MILLIMETRES]
+    interaction_lengths = (wait * others.cosine).clamp_max(table.end[INTERACTION])
     depth = table.convert(interaction_lengths, others.face, INTERACTION, MILLIMETRES)
     range_depth = table.convert(others.kinetic * others.cosine, others.face, LOSS, MILLIMETRES)
     stops = others.is_charged & (range_depth < depth)
@@ -108,7 +108,7 @@ def develop(
     length = end / others.cosine
     lost = table.convert(end, others.face, MILLIMETRES, LOSS) / others.cosine
     remaining = others.energy - torch.where(others.is_charged, lost, 0.0)
-    showers = ~others.is_muon & ~stops & (remaining > _SOFTEST_SHOWER) & (end < deepest)
+    showers = ~others.is_muon & ~stops & (remaining > _SOFTEST_SHOWER) & (end < deepest - 2.0)
 
     stretches = Ionisation(tracks_or_hadrons[others.is_charged], length[others.is_charged])
 
@@ -167,8 +167,8 @@ def _split_hadronic(
     return SubShowers(rows[of], is_em, visible, *origin, *axis, begin)
 
 
-def profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-    """Shape and inverse rate of the gamma profile (in X0 or lambda), and the depth of its maximum."""
+def em_profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
+    """Shape and inverse rate of the gamma profile in X0, fluctuating from shower to shower, and the depth of its maximum."""
     log_y = torch.log((sub.energy / model.critical_energy).clamp_min(8.0))
     z = model.atomic_number
     mean_t, sigma_t = torch.log(log_y - 0.812), 1.0 / (-1.4 + 1.26 * log_y)
@@ -178,15 +178,11 @@ def profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor, Te
     plus, minus = torch.sqrt(0.5 * (1.0 + correlation)), torch.sqrt(0.5 * (1.0 - correlation))
     maximum = torch.exp(mean_t + sigma_t * (plus * first + minus * second))
     alpha = torch.exp(mean_a + sigma_a * (plus * first - minus * second)).clamp_min(1.05)
-    scale = maximum / (alpha - 1.0)
-
-    log_e = torch.log(sub.energy.clamp_min(0.3))
-    shape = torch.where(sub.is_em, alpha, 0.6165 + 0.3183 * log_e.clamp_min(0.0))
-    inverse_rate = torch.where(sub.is_em, scale, 1.0 / (0.9099 - 0.0237 * log_e))
-    return shape, inverse_rate, maximum
+    return alpha, maximum / (alpha - 1.0), maximum
 
 
-def start_quantity(sub: SubShowers, face: Tensor, table: DepthTable) -> Tensor:
-    """Material in front of the start of each sub-shower, in its own unit (X0 or lambda)."""
-    radiation = table.convert(sub.depth, face, MILLIMETRES, RADIATION)
-    return torch.where(sub.is_em, radiation, table.convert(sub.depth, face, MILLIMETRES, INTERACTION))
+def hadronic_profile(sub: SubShowers) -> tuple[Tensor, Tensor, Tensor]:
+    """Shape and inverse rate of the gamma profile in interaction lengths, and the depth of its maximum."""
+    log_e = torch.log(sub.energy.clamp_min(1.0))
+    shape, inverse_rate = 0.6165 + 0.3183 * log_e, 1.0 / (0.9099 - 0.0237 * log_e)
+    return shape, inverse_rate, (shape - 1.0).clamp_min(0.0) * inverse_rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from ringflow.sim.draw import Draw
 from ringflow.sim.flight import orthogonal_frame
 from ringflow.sim.geometry import DetectorGeometry
 from ringflow.sim.helix import Helix
-from ringflow.sim.shower import Arrival, Ionisation, SubShowers, profile, start_quantity
+from ringflow.sim.shower import Arrival, Ionisation, SubShowers, em_profile, hadronic_profile
 from ringflow.sim.table import Table
 
 #: Largest lateral distance of a spot, as the quantile of its profile: the tails of the formula reach to infinity.
@@ -37,94 +38,118 @@ class Spots(Table):
 def sample_showers(
     sub: SubShowers, arrival: Arrival, table: DepthTable, geometry: DetectorGeometry, draw: Draw, chunk: int
 ) -> Iterator[Spots]:
-    """Spots of all sub-showers, about `chunk` of them at a time so that the work stays in the processor's cache."""
-    model = geometry.shower
-    face = arrival.face[sub.arrival]
-    shape, inverse_rate, maximum = profile(sub, model, draw)
-    before = start_quantity(sub, face, table)
-    rate = _spots_per_gev(sub, face, table, geometry)
-    count = draw.poisson(sub.energy * rate).to(torch.int64)
-    size = _lateral_scale(sub, face, table, geometry)
-    columns = torch.stack([shape, inverse_rate, maximum, before, 1.0 / rate, size], dim=1)
-    if chunk <= 0:
-        yield _sample(sub, arrival, columns, count, table, geometry, draw)
-        return
-    bounds = _cut(count, chunk)
-    for first, last in bounds:
-        part = slice(first, last)
-        piece = SubShowers(*(getattr(sub, name)[part] for name in SubShowers.__dataclass_fields__))
-        yield _sample(piece, arrival, columns[part], count[part], table, geometry, draw)
+    """Spots of all sub-showers, electromagnetic ones first, about `chunk` at a time (0: all) to stay in a processor's cache."""
+    for is_em in (True, False):
+        part = sub.take(sub.is_em == is_em)
+        recipe = _Recipe.of(part, is_em, arrival, table, geometry, draw)
+        for first, last in _cut(recipe.count, chunk):
+            piece = _Recipe(*(getattr(recipe, name)[first:last] for name in _Recipe.__dataclass_fields__))
+            yield _sample(piece, is_em, table, geometry, draw)
 
 
 def _cut(count: Tensor, chunk: int) -> list[tuple[int, int]]:
     """Ranges of sub-showers with about `chunk` spots each."""
+    if chunk <= 0 or len(count) == 0:
+        return [(0, len(count))]
     piece = torch.div(count.cumsum(0), chunk, rounding_mode="floor")
     _, sizes = torch.unique_consecutive(piece, return_counts=True)
     edges = [0, *sizes.cumsum(0).tolist()]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
-def _spots_per_gev(sub: SubShowers, face: Tensor, table: DepthTable, geometry: DetectorGeometry) -> Tensor:
-    """The density of spots sets the sampling fluctuations: it belongs to the calorimeter in which a sub-shower starts."""
-    parts = (geometry.ecal, geometry.hcal, geometry.yoke, geometry.hcal)
-    em = torch.tensor([part.em_spots_per_gev for part in parts], device=face.device)
-    hadronic = torch.tensor([part.hadronic_spots_per_gev for part in parts], device=face.device)
-    where = table.calorimeter_at(sub.depth, face)
-    return torch.where(sub.is_em, em[where], hadronic[where])
+@dataclass(frozen=True)
+class _Recipe(Table):
+    """Everything the spots of a sub-shower are drawn from."""
+
+    count: Tensor
+    particle: Tensor
+    face: Tensor
+    cosine: Tensor
+    time: Tensor
+    shape: Tensor  # of the gamma profile along the axis
+    inverse_rate: Tensor  # in X0 or lambda
+    maximum: Tensor  # depth of the maximum, X0
+    before: Tensor  # material in front of the start, in X0 or lambda
+    depth: Tensor  # of the start behind the face, mm
+    mean_energy: Tensor  # of a spot
+    size: Tensor  # lateral, mm
+    log_energy: Tensor
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    dx: Tensor
+    dy: Tensor
+    dz: Tensor
+
+    @classmethod
+    def of(
+        cls, sub: SubShowers, is_em: bool, arrival: Arrival, table: DepthTable, geometry: DetectorGeometry, draw: Draw
+    ) -> _Recipe:
+        """Profiles, densities and sizes; density and size belong to the calorimeter in which a sub-shower starts."""
+        at = arrival.take(sub.arrival)
+        shape, inverse_rate, maximum = em_profile(sub, geometry.shower, draw) if is_em else hadronic_profile(sub)
+        parts = (geometry.ecal, geometry.hcal, geometry.yoke, geometry.hcal)
+        density = "em_spots_per_gev" if is_em else "hadronic_spots_per_gev"
+        where = table.calorimeter_at(sub.depth, at.face)
+        rate = torch.tensor([getattr(part, density) for part in parts], device=where.device)[where]
+        moliere = torch.tensor([part.moliere_radius for part in parts], device=where.device)[where]
+        size = moliere if is_em else torch.full_like(moliere, geometry.shower.lateral_size)
+        before = table.convert(sub.depth, at.face, MILLIMETRES, RADIATION if is_em else INTERACTION)
+        return cls(
+            count=draw.poisson(sub.energy * rate).to(torch.int64),
+            particle=at.particle,
+            face=at.face,
+            cosine=at.cosine,
+            time=at.time,
+            shape=shape,
+            inverse_rate=inverse_rate,
+            maximum=maximum,
+            before=before,
+            depth=sub.depth,
+            mean_energy=1.0 / rate,
+            size=size,
+            log_energy=torch.log(sub.energy.clamp_min(0.1)),
+            **{name: getattr(sub, name) for name in ("x", "y", "z", "dx", "dy", "dz")},
+        )
 
 
-def _lateral_scale(sub: SubShowers, face: Tensor, table: DepthTable, geometry: DetectorGeometry) -> Tensor:
-    """Moliere radius of the calorimeter a sub-shower starts in, or the size of the hadronic component."""
-    parts = (geometry.ecal, geometry.hcal, geometry.yoke, geometry.hcal)
-    moliere = torch.tensor([part.moliere_radius for part in parts], device=face.device)
-    return torch.where(sub.is_em, moliere[table.calorimeter_at(sub.depth, face)], geometry.shower.lateral_size)
+def _sample(recipe: _Recipe, is_em: bool, table: DepthTable, geometry: DetectorGeometry, draw: Draw) -> Spots:
+    of = torch.repeat_interleave(torch.arange(len(recipe), device=draw.device), recipe.count)
+    spot = recipe.take(of)
+    along = draw.fast_gamma(spot.shape) * spot.inverse_rate
+    if not is_em:
+        # Slow fragments and neutrons of a nuclear break-up also go backwards.
+        model = geometry.shower
+        back = -model.backscatter_length * draw.exponential(along)
+        along = torch.where(draw.uniform(along) < model.backscatter_fraction, back, along)
+    amount = spot.before + along * spot.cosine
+    depth = table.convert(amount, spot.face, RADIATION if is_em else INTERACTION, MILLIMETRES)
+    travel = (depth - spot.depth) / spot.cosine
 
-
-def _sample(
-    sub: SubShowers,
-    arrival: Arrival,
-    columns: Tensor,
-    count: Tensor,
-    table: DepthTable,
-    geometry: DetectorGeometry,
-    draw: Draw,
-) -> Spots:
-    of = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
-    shape, inverse_rate, maximum, before, mean_energy, size = columns[of].unbind(1)
-    is_em, start_depth = sub.is_em[of], sub.depth[of]
-    at = sub.arrival[of]
-    face, cosine = arrival.face[at], arrival.cosine[at]
-
-    along = draw.gamma(shape) * inverse_rate
-    amount = before + along * cosine
-    depth_em = table.convert(amount, face, RADIATION, MILLIMETRES)
-    depth = torch.where(is_em, depth_em, table.convert(amount, face, INTERACTION, MILLIMETRES))
-    travel = (depth - start_depth) / cosine
-
-    radius = _radius(along / maximum, torch.log(sub.energy.clamp_min(0.1))[of], is_em, size, geometry.shower.atomic_number, draw)
+    scale = _em_scale(along / spot.maximum, spot.log_energy, geometry.shower.atomic_number, draw) * spot.size if is_em else spot.size
+    quantile = _LATERAL_QUANTILE * draw.uniform(along)
+    radius = scale * torch.sqrt(quantile / (1.0 - quantile))
     azimuth = 2.0 * math.pi * draw.uniform(radius)
-    dx, dy, dz = sub.dx[of], sub.dy[of], sub.dz[of]
-    first, second = orthogonal_frame(dx, dy, dz)
     u, v = radius * torch.cos(azimuth), radius * torch.sin(azimuth)
-    x = sub.x[of] + travel * dx + u * first[0] + v * second[0]
-    y = sub.y[of] + travel * dy + u * first[1] + v * second[1]
-    z = sub.z[of] + travel * dz + u * first[2] + v * second[2]
+    first, second = orthogonal_frame(spot.dx, spot.dy, spot.dz)
+    x = spot.x + travel * spot.dx + u * first[0] + v * second[0]
+    y = spot.y + travel * spot.dy + u * first[1] + v * second[1]
+    z = spot.z + travel * spot.dz + u * first[2] + v * second[2]
 
-    late = torch.where(is_em, 0.0, geometry.shower.late_time) * draw.exponential(travel)
-    time = arrival.time[at] + depth / (cosine * SPEED_OF_LIGHT) + late
-    return Spots(arrival.particle[at], x, y, z, time, mean_energy * draw.exponential(travel))
+    time = spot.time + depth / (spot.cosine * SPEED_OF_LIGHT)
+    if not is_em:
+        time = time + geometry.shower.late_time * draw.exponential(travel)
+    return Spots(spot.particle, x, y, z, time, spot.mean_energy * draw.exponential(travel))
 
 
-def _radius(tau: Tensor, log_e: Tensor, is_em: Tensor, size: Tensor, z: float, draw: Draw) -> Tensor:
-    """Distance from the axis, from a core and a tail of the form 2 r R^2 / (r^2 + R^2)^2 each."""
+def _em_scale(tau: Tensor, log_e: Tensor, z: float, draw: Draw) -> Tensor:
+    """Size, in Moliere radii, of the core or the tail of the lateral profile 2 r R^2 / (r^2 + R^2)^2 [Grindhammer, Peters]."""
     tau = tau.clamp_max(5.0)
     core = 0.0251 + 0.00319 * log_e + (0.1162 - 0.000381 * z) * tau
     tail = (0.659 - 0.00309 * z) * (torch.exp(-2.59 * (tau - 0.645)) + torch.exp((0.3585 + 0.0421 * log_e) * (tau - 0.645)))
     argument = (0.401 + 0.00187 * z - tau) / (1.313 - 0.0686 * log_e)
     in_core = (2.632 - 0.00094 * z) * torch.exp(argument - torch.exp(argument))
-    scale = torch.where(draw.uniform(tau) < in_core, core, tail)
-    quantile = _LATERAL_QUANTILE * draw.uniform(tau)
-    return torch.where(is_em, scale, 1.0) * size * torch.sqrt(quantile / (1.0 - quantile))
+    return torch.where(draw.uniform(tau) < in_core, core, tail)
 
 
 def sample_ionisation(

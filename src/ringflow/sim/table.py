@@ -19,7 +19,10 @@ class Table:
 
     def take(self, rows: Tensor) -> Self:
         """Rows by mask or index."""
-        return replace(self, **{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        if rows.dtype == torch.bool:
+            rows = torch.nonzero(rows).squeeze(1)
+        # index_select is four times faster than indexing on a CPU.
+        return replace(self, **{field.name: getattr(self, field.name).index_select(0, rows) for field in fields(self)})
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:

@@ -1,0 +1,193 @@
+"""Settings: frozen pydantic models, TOML presets and `section.field=value` overrides.
+
+    settings = SimulateSettings.resolve("clic_small", ["production.events=500", "generator.sample=ttbar"])
+    write(settings, run_folder / "settings.toml")
+    again = SimulateSettings.resolve(run_folder / "settings.toml", [])
+
+A preset is strict (no text where a number belongs) and complete (it names every field, so that a later default cannot
+change it). TOML has no null: a field that may be None defaults to None and is left out; `section.field=` unsets it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
+
+import pydantic
+
+from ringflow.base.errors import SettingsError
+from ringflow.base.toml import dump_toml, toml_value
+
+PRESETS = Path(__file__).parent.parent / "presets"
+
+S = TypeVar("S", bound="Settings")
+
+
+class Settings(pydantic.BaseModel):
+    """Base of every settings section: immutable, and a field it does not know is an error."""
+
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, field in cls.model_fields.items():
+            if _allows_none(field.annotation) and field.get_default() is not None:
+                raise TypeError(f"{cls.__name__}.{name} may be None, so it must default to None: TOML has no null")
+
+    @classmethod
+    def resolve(cls, preset: Path | str | None = None, overrides: Sequence[str] = ()) -> Self:
+        """The preset (a TOML file, or the name of a shipped preset) with the overrides on top of it."""
+        data: dict[str, Any] = {}
+        if preset is not None:
+            path = preset_path(preset)
+            data = _read_toml(path)
+            settings = _validate(cls, data, f"{path}: ")
+            if missing := next(_left_out(settings), None):
+                raise SettingsError(f"{path}: missing setting {missing!r}; a settings file names every field")
+        for override in overrides:
+            _apply(cls, data, override)
+        return _validate(cls, data, "")
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that come with the package."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def preset_path(preset: Path | str) -> Path:
+    """Where a preset is: a name without a suffix is one of ours, anything else a file."""
+    path = Path(preset)
+    if path.is_file():
+        return path
+    if isinstance(preset, str) and preset in preset_names():
+        return PRESETS / f"{preset}.toml"
+    known = ", ".join(preset_names()) or "none are shipped yet"
+    raise SettingsError(f"no settings file or preset {str(preset)!r}; give a TOML file, or a preset ({known})")
+
+
+def to_toml(settings: Settings) -> str:
+    """The resolved settings as text that `resolve` reads back to an equal object."""
+    return dump_toml(settings.model_dump(mode="json", exclude_none=True))
+
+
+def write(settings: Settings, path: Path) -> None:
+    """Write the resolved settings into a run folder."""
+    from ringflow.base.rundir import write_atomic
+
+    write_atomic(path, to_toml(settings))
+
+
+def override(field: str, value: object) -> str:
+    """The `section.field=value` string that sets one field, whatever is in the value; None unsets it."""
+    if value is None:
+        return f"{field}="
+    return f"{field}={toml_value(str(value) if isinstance(value, Path) else value)}"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not a TOML file: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _apply(model: type[Settings], data: dict[str, Any], text: str) -> None:
+    """Put one override into the nested data, making the sections on its way."""
+    name, equals, value = text.partition("=")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise SettingsError(f"cannot read {text!r}; write section.field=value")
+    section: type[Settings] | None = model
+    for depth, key in enumerate(keys):
+        if section is not None and key not in section.model_fields:
+            raise SettingsError(_unknown(model, keys[: depth + 1]))
+        section = _section_of(section.model_fields[key].annotation) if section is not None else None
+        if depth < len(keys) - 1:
+            data = data.setdefault(key, {})
+            if not isinstance(data, dict):
+                raise SettingsError(f"{'.'.join(keys[: depth + 1])!r} is a value, not a section, in {text!r}")
+    if (parsed := _parse(value.strip())) is None:
+        data.pop(keys[-1], None)
+    else:
+        data[keys[-1]] = parsed
+
+
+def _parse(value: str) -> Any:
+    """A TOML value; nothing is None, and what TOML cannot read is a bare word."""
+    if not value:
+        return None
+    try:
+        return tomllib.loads(f"value = {value}")["value"] if "\n" not in value else value
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def _validate(model: type[S], data: Mapping[str, Any], where: str) -> S:
+    # Through JSON, because strict validation of Python objects takes no text for a path and no list for a tuple.
+    try:
+        return model.model_validate_json(json.dumps(data, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        # A misspelt name also leaves the right one missing: the misspelling is what to tell.
+        problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise SettingsError(where + _explain(model, problems[0]) + more) from None
+
+
+def _explain(model: type[Settings], problem: Mapping[str, Any]) -> str:
+    keys = [str(key) for key in problem["loc"]]
+    if problem["type"] == "extra_forbidden":
+        return _unknown(model, keys)
+    name = ".".join(keys)
+    if problem["type"] == "missing":
+        return f"missing setting {name!r}"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = " ".join((message[:1].lower() + message[1:]).split())
+    return f"{name}={problem['input']}: {message}" if name else message
+
+
+def _unknown(model: type[Settings], keys: Sequence[str]) -> str:
+    """Name the field and its neighbours."""
+    section: type[Settings] | None = model
+    for key in keys[:-1]:
+        if section is not None and key in section.model_fields:
+            section = _section_of(section.model_fields[key].annotation)
+    fields = list(section.model_fields) if section is not None else []
+    close = difflib.get_close_matches(keys[-1], fields, n=1)
+    hint = f"; did you mean {'.'.join([*keys[:-1], close[0]])!r}?" if close else ";"
+    return f"unknown setting {'.'.join(keys)!r}{hint} fields there: {', '.join(fields)}"
+
+
+def _section_of(annotation: Any) -> type[Settings] | None:
+    """The settings class inside an annotation such as `Part`, `Part | None` or `tuple[Part, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section_of(part))), None)
+
+
+def _allows_none(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation)
+
+
+def _left_out(value: object, name: str = "") -> Iterator[str]:
+    """Names of the fields a settings file did not give, except those that are None."""
+    if isinstance(value, Settings):
+        for key in type(value).model_fields:
+            inner = getattr(value, key)
+            if key in value.model_fields_set:
+                yield from _left_out(inner, f"{name}.{key}" if name else key)
+            elif inner is not None:
+                yield f"{name}.{key}" if name else key
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _left_out(item, f"{name}.{index}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _left_out(item, f"{name}.{key}")

@@ -1,0 +1,95 @@
+"""What people read: lines, tables and progress, always on stderr, because stdout belongs to `--json`.
+
+On a terminal they are drawn with rich. In a batch job, a CI job or a pipe they are plain lines, and few of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+#: Set by batch systems and CI services; a terminal there is nobody's.
+BATCH_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "CI")
+
+_VERDICT_STYLES = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+Advance = Callable[[int], None]
+
+
+def interactive() -> bool:
+    """Whether a person is watching."""
+    return sys.stderr.isatty() and not any(os.environ.get(name) for name in BATCH_VARIABLES)
+
+
+def say(text: str) -> None:
+    """Write one line for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Show rows under a title; the words PASS, WARN and FAIL are coloured on a terminal."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    if interactive():
+        _rich_table(title, columns, cells)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    say(title)
+    for row in [list(columns), *cells]:
+        say("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Advance]:
+    """Gives a call that counts steps: a bar on a terminal, a line every tenth or every half minute elsewhere."""
+    if interactive():
+        with _bar(total, what) as advance:
+            yield advance
+    else:
+        yield SparseProgress(total, what).advance
+
+
+class SparseProgress:
+    """Progress as a few plain lines, for log files."""
+
+    SECONDS_BETWEEN_LINES = 30.0
+
+    def __init__(self, total: int, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._what, self._clock = total, what, clock
+        self._done = 0
+        self._tenths_said = 0
+        self._last_line = clock()
+
+    def advance(self, steps: int) -> None:
+        """Count steps as done, and say so if it is time."""
+        self._done += steps
+        tenths = 10 * self._done // self._total if self._total else 10
+        if tenths > self._tenths_said or self._clock() - self._last_line >= self.SECONDS_BETWEEN_LINES:
+            say(f"{self._what}: {self._done}/{self._total}")
+            self._tenths_said, self._last_line = tenths, self._clock()
+
+
+@contextmanager
+def _bar(total: int, what: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda steps: bar.advance(task, steps)
+
+
+def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell, style=_VERDICT_STYLES.get(cell, "")) for cell in row))
+    Console(stderr=True).print(drawn)

@@ -1,0 +1,158 @@
+"""The manifest of a dataset: what is in the folder, and by which rule events are split.
+
+A dataset is a folder:
+
+    manifest.json        written last; without it there is no dataset
+    README.md            the dataset card
+    settings.toml        the settings of a simulated one, for `ringflow simulate --settings`
+    shard-00000.parquet  one row per event
+    packed/              caches for training, see packed.py; can be deleted at any time
+    .production/         only while a production is unfinished
+
+Nothing in it depends on the time of day, the host or the number of workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+
+from ringflow.base.errors import DatasetError, UsageError
+from ringflow.base.rundir import SETTINGS_FILE, write_atomic
+from ringflow.event.schema import SCHEMA_VERSION
+
+MANIFEST_FILE = "manifest.json"
+CARD_FILE = "README.md"
+PACKED_FOLDER = "packed"
+PRODUCTION_FOLDER = ".production"
+#: What a dataset folder may hold beside its shards.
+KNOWN_FILES = frozenset({MANIFEST_FILE, CARD_FILE, SETTINGS_FILE, PACKED_FOLDER, PRODUCTION_FOLDER})
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+#: Collection -> its columns, in schema order: what a dataset has.
+Columns = dict[str, tuple[str, ...]]
+
+
+class _Record(pydantic.BaseModel):
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class SplitRule(_Record):
+    """An event belongs to the split whose remainders hold `event_number % modulus`."""
+
+    modulus: int = pydantic.Field(default=10, ge=1)
+    train: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
+    valid: tuple[int, ...] = (8,)
+    test: tuple[int, ...] = (9,)
+
+    def select(self, event_number: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.bool_]:
+        """Mask of the events in a split."""
+        if split not in SPLITS:
+            raise UsageError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
+        return np.isin(event_number % self.modulus, np.array(getattr(self, split), dtype=np.int64))
+
+    def count(self, event_number: npt.NDArray[np.int64]) -> dict[str, int]:
+        """Events in each split."""
+        return {split: int(self.select(event_number, split).sum()) for split in SPLITS}
+
+
+class Shard(_Record):
+    """One Parquet file: which events it holds, its size and hash, and the number of objects per collection."""
+
+    file: str
+    first_event: int
+    last_event: int
+    num_events: int = pydantic.Field(ge=1)
+    bytes: int
+    sha256: str
+    counts: dict[str, int]
+    splits: dict[str, int]
+
+
+class Manifest(_Record):
+    """Everything one can know about a dataset without opening a shard."""
+
+    schema_version: int
+    detector: str
+    sample: str
+    num_events: int
+    columns: Columns
+    split_rule: SplitRule
+    splits: dict[str, int]
+    shards: tuple[Shard, ...]
+    provenance: dict[str, Any]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Objects per collection in the whole dataset."""
+        return {name: sum(shard.counts[name] for shard in self.shards) for name in self.columns}
+
+    @property
+    def bytes(self) -> int:
+        """Size of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+
+def make_manifest(
+    *, detector: str, sample: str, columns: Columns, shards: Sequence[Shard], provenance: Mapping[str, Any]
+) -> Manifest:
+    """The manifest of finished shards, given in the order of their events."""
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        detector=detector,
+        sample=sample,
+        num_events=sum(shard.num_events for shard in shards),
+        columns=columns,
+        split_rule=SplitRule(),
+        splits={split: sum(shard.splits[split] for shard in shards) for split in SPLITS},
+        shards=tuple(shards),
+        provenance=dict(provenance),
+    )
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest; from now on the folder is a dataset."""
+    write_atomic(folder / MANIFEST_FILE, to_json(manifest))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and validate the manifest of a dataset folder."""
+    if not folder.is_dir():
+        raise DatasetError(f"no dataset at {folder}; give the folder that `ringflow simulate --out` made")
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        if (folder / PRODUCTION_FOLDER).is_dir():
+            raise DatasetError(f"the production of {folder} is unfinished; run the same simulate command again")
+        raise DatasetError(f"{folder} is not a dataset: it has no {MANIFEST_FILE}; give the folder that has one")
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        raise DatasetError(f"{path} is not readable JSON; make the dataset again") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
+        raise DatasetError(f"{path} has schema version {version}, this ringflow reads {SCHEMA_VERSION}; make it again")
+    try:
+        return Manifest.model_validate(content)
+    except pydantic.ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        field = ".".join(map(str, problem["loc"]))
+        raise DatasetError(f"{path} is damaged at {field!r} ({problem['msg']}); make the dataset again") from None
+
+
+def manifest_hash(folder: Path) -> str:
+    """Fingerprint of a dataset: two datasets with equal manifests have equal shards."""
+    return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+
+
+def to_json(record: _Record) -> str:
+    """Deterministic, readable JSON."""
+    return json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,185 @@
+"""Read a dataset: blocks of numpy columns, awkward arrays, or packed columns for training.
+
+    dataset = Dataset(Path("data/ttbar"))
+    for block in dataset.events(split="train", columns=["track", "cluster_energy"]):
+        block["track"]["pt"], block["track"].counts
+    events = dataset.to_awkward(columns=["cluster"])
+    packed = dataset.packed(["track", "cluster"], split="train")
+
+A column is asked for by its name on disk (`track_pt`), or all of a collection by the collection's name (`track`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ringflow.base.errors import DatasetError, UsageError
+from ringflow.data.manifest import Columns, Manifest, Shard, read_manifest
+from ringflow.data.write import EVENT_NUMBER, VERSION_KEY
+from ringflow.event.block import Collection, EventBlock, concatenate
+from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, parquet_name
+
+#: What Arrow raises for a broken file; a ValueError is, for example, a column name that is no text any more.
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+if TYPE_CHECKING:
+    from ringflow.data.packed import PackedEvents
+
+
+class Dataset:
+    """A dataset on disk. Opening it reads the manifest and looks at the sizes of the shards, not at their content."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.manifest: Manifest = read_manifest(self.path)
+        _verify_files(self.path, self.manifest)
+
+    def __len__(self) -> int:
+        return self.manifest.num_events
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.path)!r}: {len(self)} {self.manifest.sample} events, {self.manifest.detector})"
+
+    @property
+    def columns(self) -> Columns:
+        """The collections and columns it has."""
+        return self.manifest.columns
+
+    def events(self, split: str | None = None, columns: Sequence[str] | None = None) -> Iterator[EventBlock]:
+        """All events of a split (default: of the dataset) in order, as blocks of at most one row group."""
+        wanted = select_columns(self.columns, columns)
+        for shard in self.manifest.shards:
+            for block in read_shard(self.path, shard, wanted):
+                kept = (
+                    block if split is None else _keep(block, self.manifest.split_rule.select(block.event_number, split))
+                )
+                if len(kept):
+                    yield kept
+
+    def to_awkward(self, split: str | None = None, columns: Sequence[str] | None = None) -> Any:
+        """All events at once as an awkward array: `events.track.pt`, `events.event_number`."""
+        blocks = list(self.events(split, columns))
+        if not blocks:
+            raise DatasetError(f"{self.path} has no events in split {split!r}; its {len(self)} events are in others")
+        return to_awkward(concatenate(blocks))
+
+    def packed(
+        self, columns: Sequence[str] | None = None, split: str | None = None, *, cache: Path | None = None
+    ) -> PackedEvents:
+        """Memory-mapped columns with random access by event, converted once and kept under `packed/` (or `cache`)."""
+        from ringflow.data.packed import open_packed
+
+        return open_packed(self, select_columns(self.columns, columns), split, cache)
+
+
+def select_columns(available: Columns, wanted: Sequence[str] | None) -> Columns:
+    """The columns asked for by collection or by name on disk, in schema order; all of them for None."""
+    if wanted is None:
+        return available
+    chosen: dict[str, set[str]] = {}
+    for name in wanted:
+        collection, columns = _resolve(available, name)
+        chosen.setdefault(collection, set()).update(columns)
+    return {
+        collection: tuple(column for column in present if column in chosen[collection])
+        for collection, present in available.items()
+        if collection in chosen
+    }
+
+
+def _resolve(available: Columns, name: str) -> tuple[str, tuple[str, ...]]:
+    if name in available:
+        return name, available[name]
+    for collection, columns in available.items():
+        for column in columns:
+            if parquet_name(collection, column) == name:
+                return collection, (column,)
+    known = set(COLLECTIONS) | {
+        parquet_name(c, column.name) for c, columns in COLLECTIONS.items() for column in columns
+    }
+    if name in known:
+        raise DatasetError(f"this dataset has no {name!r}; it has {', '.join(available)}")
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    raise UsageError(f"unknown column {name!r}" + (f"; did you mean {close[0]!r}?" if close else "; see the schema"))
+
+
+def read_shard(folder: Path, shard: Shard, columns: Columns) -> Iterator[EventBlock]:
+    """The row groups of a shard, one block each."""
+    path = folder / shard.file
+    names = [EVENT_NUMBER, *(parquet_name(c, column) for c, present in columns.items() for column in present)]
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            _verify_shard(path, shard, file, names)
+            for group in range(file.num_row_groups):
+                yield _to_block(file.read_row_group(group, columns=names, use_threads=False), columns)
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DatasetError(f"{path} is corrupted ({reason}); run `ringflow check`, then make it again") from None
+
+
+def _verify_shard(path: Path, shard: Shard, file: pq.ParquetFile, names: Sequence[str]) -> None:
+    version = (file.schema_arrow.metadata or {}).get(VERSION_KEY, b"none").decode()
+    if version != str(SCHEMA_VERSION):
+        raise DatasetError(f"{path} has schema version {version}, this ringflow reads {SCHEMA_VERSION}; make it again")
+    if missing := [name for name in names if name not in file.schema_arrow.names]:
+        raise DatasetError(f"{path} lacks the column {missing[0]!r} that the manifest names; make the dataset again")
+    if file.metadata.num_rows != shard.num_events:
+        raise DatasetError(
+            f"{path} has {file.metadata.num_rows} events, the manifest says {shard.num_events}; make the dataset again"
+        )
+
+
+def _to_block(table: pa.Table, columns: Columns) -> EventBlock:
+    collections = {}
+    for name, present in columns.items():
+        lists = {column: table[parquet_name(name, column)].combine_chunks() for column in present}
+        first = next(iter(lists.values()))
+        counts = np.diff(first.offsets.to_numpy()).astype(np.int64)
+        flat = {column: values.flatten().to_numpy(zero_copy_only=True) for column, values in lists.items()}
+        collections[name] = Collection(counts, flat)
+    return EventBlock(table[EVENT_NUMBER].to_numpy(), collections)
+
+
+def _keep(block: EventBlock, mask: npt.NDArray[np.bool_]) -> EventBlock:
+    """The events of a block under a mask."""
+    collections = {}
+    for name, part in block.collections.items():
+        objects = np.repeat(mask, part.counts)
+        kept = {column: values[objects] for column, values in part.columns.items()}
+        collections[name] = Collection(part.counts[mask], kept)
+    return EventBlock(block.event_number[mask], collections)
+
+
+def to_awkward(block: EventBlock) -> Any:
+    """A block as an awkward array of events: one record per event, one list of records per collection."""
+    import awkward as ak
+
+    fields: dict[str, Any] = {EVENT_NUMBER: block.event_number}
+    for name, part in block.collections.items():
+        fields[name] = ak.unflatten(ak.zip(dict(part.columns), depth_limit=1), part.counts)
+    return ak.zip(fields, depth_limit=1)
+
+
+def stray_files(folder: Path, manifest: Manifest) -> list[str]:
+    """Parquet files in the folder that the manifest does not name."""
+    known = {shard.file for shard in manifest.shards}
+    return sorted(path.name for path in folder.glob("*.parquet") if path.name not in known)
+
+
+def _verify_files(folder: Path, manifest: Manifest) -> None:
+    for shard in manifest.shards:
+        path = folder / shard.file
+        if not path.is_file():
+            raise DatasetError(f"{path} is missing but in the manifest; put it back or make the dataset again")
+        if (size := path.stat().st_size) != shard.bytes:
+            raise DatasetError(f"{path} has {size} bytes, the manifest says {shard.bytes}; make the dataset again")
+    if strays := stray_files(folder, manifest):
+        raise DatasetError(f"{folder / strays[0]} is not in the manifest; move it out of the dataset")

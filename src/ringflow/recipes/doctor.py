@@ -1,0 +1,165 @@
+"""What this machine and this installation have, and what to do about what they lack."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ringflow.base.log import table
+from ringflow.base.provenance import package_version
+
+PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
+
+OLDEST_PYTHON = (3, 11)
+#: A worker stays under 1.5 GB; with less memory than this two of them and a desktop do not fit.
+SMALL_MEMORY_GB = 4.0
+SMALL_DISK_GB = 5.0
+NO_DISK_GB = 0.2
+
+#: Where the name to import is not the name to install.
+IMPORT_NAMES = {"tensorboardx": "tensorboardX"}
+
+REINSTALL = "make install, or pip install -c constraints.txt -e ."
+
+
+class Finding(NamedTuple):
+    """One line of the examination."""
+
+    name: str
+    verdict: str
+    found: str
+    advice: str = ""
+
+
+def examine(folder: Path | None = None) -> list[Finding]:
+    """Everything that can be found out without running anything, for work in `folder` (here unless given)."""
+    folder = folder or Path.cwd()
+    core, extras = requirements()
+    return [
+        python(),
+        *(importable(name) for name in core),
+        devices(),
+        pythia_data(),
+        cores(),
+        memory(),
+        disk(folder),
+        writable(folder),
+        *(extra(name, packages) for name, packages in extras.items() if name != "dev"),
+    ]
+
+
+def show(findings: Sequence[Mapping[str, str]]) -> None:
+    """The findings as a table for people."""
+    table("Doctor", Finding._fields, [[finding[field] for field in Finding._fields] for finding in findings])
+
+
+def requirements() -> tuple[list[str], dict[str, list[str]]]:
+    """Core packages and those of each extra, as the installed package declares them."""
+    core: list[str] = []
+    extras: dict[str, list[str]] = {}
+    try:
+        declared = importlib.metadata.requires("ringflow") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree on the path
+        return ["ringflow"], {}
+    for line in declared:
+        name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        condition = re.search(r"extra == ['\"]([\w-]+)", line)
+        (extras.setdefault(condition[1], []) if condition else core).append(name)
+    return core, extras
+
+
+def python() -> Finding:
+    """The interpreter."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    old = sys.version_info[:2] < OLDEST_PYTHON
+    return Finding("python", FAIL if old else PASS, found, "install Python 3.11 or newer" if old else "")
+
+
+def importable(package: str) -> Finding:
+    """A package that must import, with its version."""
+    version = package_version(package)
+    if version is None:
+        return Finding(package, FAIL, "not installed", REINSTALL)
+    try:
+        importlib.import_module(IMPORT_NAMES.get(package.lower(), package))
+    except Exception as error:  # whatever a broken installation raises is the finding
+        return Finding(package, FAIL, f"{version}, does not import: {type(error).__name__}: {error}", REINSTALL)
+    return Finding(package, PASS, version)
+
+
+def devices() -> Finding:
+    """What torch can compute on."""
+    try:
+        import torch
+    except Exception:
+        return Finding("devices", FAIL, "torch does not import", REINSTALL)
+    found = [f"cpu ({torch.get_num_threads()} threads)"]
+    if torch.cuda.is_available():
+        found += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    return Finding("devices", PASS, ", ".join(found))
+
+
+def pythia_data() -> Finding:
+    """The tables Pythia 8 reads when it starts."""
+    place = os.environ.get("PYTHIA8DATA")
+    index = Path(place) / "Index.xml" if place else _installed_file("pythia8mc", "Index.xml")
+    if index is not None and index.is_file():
+        return Finding("pythia data", PASS, str(index.parent))
+    advice = "unset PYTHIA8DATA" if place else REINSTALL
+    return Finding("pythia data", FAIL, place or "not found", advice)
+
+
+def cores() -> Finding:
+    """Processors this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("cores", PASS, str(usable))
+
+
+def memory() -> Finding:
+    """Memory of the machine."""
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    small = size < SMALL_MEMORY_GB
+    return Finding("memory", WARN if small else PASS, f"{size:.1f} GB", "use --workers 1" if small else "")
+
+
+def disk(folder: Path) -> Finding:
+    """Free space where the output would go."""
+    free = shutil.disk_usage(folder).free / 1e9
+    verdict = FAIL if free < NO_DISK_GB else WARN if free < SMALL_DISK_GB else PASS
+    return Finding("free disk", verdict, f"{free:.1f} GB", "" if verdict == PASS else "free some space")
+
+
+def writable(folder: Path) -> Finding:
+    """Whether files can be made here."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding("writable", PASS, str(folder))
+    except OSError as error:
+        return Finding("writable", FAIL, f"{folder}: {error.strerror}", "change to a folder of yours")
+
+
+def extra(name: str, packages: Sequence[str]) -> Finding:
+    """An optional part: which of its packages are missing."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if not missing:
+        return Finding(f"[{name}]", PASS, ", ".join(packages))
+    advice = f"if you need it: pip install 'ringflow[{name}]'"
+    return Finding(f"[{name}]", WARN, f"without {', '.join(missing)}", advice)
+
+
+def _installed_file(package: str, name: str) -> Path | None:
+    """A file a package brought along."""
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())).resolve() for file in files if file.name == name), None)

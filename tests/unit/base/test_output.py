@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ringflow.base.output import finish, print_json, show_rows, show_summary
+
+ROWS = [{"gate": "finite", "ok": True, "observed": 1.0}, {"gate": "links", "ok": False, "observed": 0.123456}]
+
+
+def test_rows_for_people_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_rows("Gates", ROWS, as_json=False) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert [line.split() for line in captured.err.splitlines()[1:]] == [
+        ["gate", "verdict", "observed"],
+        ["finite", "PASS", "1"],
+        ["links", "FAIL", "0.1235"],
+        ["1", "of", "2", "passed"],
+    ]
+
+
+def test_rows_for_machines_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_rows("Gates", ROWS[:1], as_json=True) == 0
+    assert json.loads(capsys.readouterr().out) == ROWS[:1]
+
+
+def test_json_has_no_word_for_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [float("nan"), float("inf"), 1.5], "path": Path("x")})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, None, 1.5], "path": "x"}
+
+
+def test_a_summary_names_what_is_in_a_section(capsys: pytest.CaptureFixture[str]) -> None:
+    show_summary("Production", {"events": 3, "per_event": {"tracks": 40.25}, "names": ["a", "b"]}, as_json=False)
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().err.splitlines()[2:]]
+    assert lines == [["events", "3"], ["per_event.tracks", "40.25"], ["names", "a, b"]]
+
+
+def test_a_command_ends_with_what_it_made_and_what_is_next(capsys: pytest.CaptureFixture[str]) -> None:
+    finish(Path("data/x"), "ringflow check data/x")
+    finish(None, "ringflow demo")
+    captured = capsys.readouterr()
+    assert captured.err == "made: data/x\nnext: ringflow check data/x\nnext: ringflow demo\n"
+    assert captured.out == ""

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringflow import __version__
+from ringflow.base import provenance
+from ringflow.base.config import Settings
+from ringflow.base.errors import InputFileError
+
+
+class Small(Settings):
+    size: int = 3
+    place: Path | None = None
+
+
+def test_a_record_is_json_and_the_same_every_time(tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"abc")
+    first = provenance.collect(Small(), {"b": 2, "a": 1}, [tmp_path / "input"])
+    provenance.code_version.cache_clear()
+    second = provenance.collect(Small(), {"a": 1, "b": 2}, [tmp_path / "input"])
+    assert json.dumps(first) == json.dumps(second)
+    assert first["ringflow"] == __version__
+    assert first["settings"] == {"size": 3, "place": None}
+    assert first["packages"]["numpy"].count(".") == 2
+
+
+def test_a_record_has_no_host_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "input").touch()
+    text = json.dumps(provenance.collect({}, {}, [tmp_path / "input"]))
+    assert str(tmp_path) not in text
+    assert not platform.node() or f'"{platform.node()}"' not in text
+
+
+def test_inputs_are_hashed(tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"abc")
+    assert provenance.describe_input(tmp_path / "input") == {
+        "file": "input",
+        "bytes": 3,
+        "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+    }
+
+
+def test_a_missing_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="nothing-here"):
+        provenance.describe_input(tmp_path / "nothing-here")
+
+
+def test_a_package_that_is_not_there_has_no_version() -> None:
+    assert provenance.package_version("no-such-package-anywhere") is None
+    assert provenance.package_version("pydantic") is not None
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A git repository that the module believes to be in."""
+    source = tmp_path / "src" / "ringflow" / "base"
+    source.mkdir(parents=True)
+    (source / "provenance.py").touch()
+    monkeypatch.setattr(provenance, "__file__", str(source / "provenance.py"))
+    provenance.code_version.cache_clear()
+    yield tmp_path
+    provenance.code_version.cache_clear()
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_an_installed_package_has_no_commit(checkout: Path) -> None:
+    assert provenance.code_version() is None
+
+
+def test_a_repository_without_a_commit_has_none(checkout: Path) -> None:
+    git(checkout, "init", "--quiet")
+    assert provenance.code_version() is None
+
+
+def test_a_checkout_has_a_commit_and_may_be_dirty(checkout: Path) -> None:
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "first")
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert provenance.code_version() == {"commit": commit, "dirty": False}
+
+    (checkout / "notes").touch()  # not code
+    provenance.code_version.cache_clear()
+    assert provenance.code_version() == {"commit": commit, "dirty": False}
+
+    (checkout / "src" / "new.py").touch()
+    provenance.code_version.cache_clear()
+    assert provenance.code_version() == {"commit": commit, "dirty": True}

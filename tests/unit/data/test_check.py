@@ -1,0 +1,238 @@
+"""The gates: a good dataset passes all of them, and every kind of damage fails the gate that is about it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from fake_events import fake_block, replaced
+
+from ringflow.base.errors import DatasetError
+from ringflow.data.check import check
+from ringflow.data.manifest import make_manifest, read_manifest, to_json, write_manifest
+from ringflow.data.write import ShardWriter, columns_of
+from ringflow.event.block import EventBlock, concatenate
+
+
+def write(folder: Path, block: EventBlock, provenance: dict[str, object] | None = None) -> Path:
+    """A dataset of whatever is in the block."""
+    folder.mkdir()
+    with ShardWriter(folder / "shard-00000.parquet") as writer:
+        writer.append(block)
+        shards = [writer.finish()]
+    sample = "ttbar" if provenance else "fake"
+    write_manifest(
+        folder,
+        make_manifest(
+            detector="fake", sample=sample, columns=columns_of(block), shards=shards, provenance=provenance or {}
+        ),
+    )
+    return folder
+
+
+def failed(folder: Path) -> list[str]:
+    return [row["gate"] for row in check(folder) if not row["ok"]]
+
+
+def test_a_good_dataset_passes_every_gate(dataset: Path) -> None:
+    rows = check(dataset)
+    assert [row for row in rows if not row["ok"]] == []
+    assert len({row["gate"] for row in rows}) == len(rows) >= 40
+    assert "absent" not in {row["observed"] for row in rows}
+    assert all(set(row) == {"gate", "ok", "observed", "expected"} for row in rows)
+    json.dumps(rows)
+
+
+Damage = Callable[[EventBlock], EventBlock]
+
+
+def set_first(collection: str, column: str, value: float) -> Damage:
+    def damage(block: EventBlock) -> EventBlock:
+        values = np.array(block[collection][column])
+        values[0] = value
+        return replaced(block, collection, column, values)
+
+    return damage
+
+
+def scale(collection: str, column: str, factor: float) -> Damage:
+    return lambda block: replaced(block, collection, column, np.array(block[collection][column]) * factor)
+
+
+def lose_a_target(block: EventBlock) -> EventBlock:
+    """What an overwritten merge does: the four-momentum of a target is gone."""
+    for column in ("px", "py", "pz", "energy"):
+        block = set_first("target", column, 0)(block)
+    return block
+
+
+@pytest.mark.parametrize(
+    ("damage", "gate"),
+    [
+        (set_first("track", "d0", np.nan), "values that are not finite"),
+        (set_first("hit", "x", np.inf), "values that are not finite"),
+        (set_first("track", "pt", 0), "track pt [GeV]"),
+        (set_first("track", "pt", np.nan), "track pt [GeV]"),
+        (set_first("track", "eta", 6), "track eta"),
+        (set_first("cluster", "eta", -7), "cluster eta"),
+        (set_first("track", "charge", 2), "charges"),
+        (set_first("particle", "charge", -3), "charges"),
+        (set_first("hit", "energy", -0.1), "energies [GeV]"),
+        (set_first("particle", "label", 8), "labels"),
+        (set_first("target", "label", 0), "target labels"),
+        (set_first("hit", "subsystem", 6), "hit subsystems"),
+        (set_first("track", "particle", 99), "indices out of range"),
+        (set_first("hit_link", "hit", -2), "indices out of range"),
+        (set_first("hit_link", "energy", 1.0), "hit energy against its links"),
+        (scale("cluster_link", "energy", 1.01), "cluster energy against its links"),
+        (scale("hit", "energy", 1.01), "cluster energy against its hits"),
+        (scale("cluster", "ecal_energy", 0.99), "cluster energy against its subsystems"),
+        (set_first("cluster", "num_hits", 99), "cluster hit counts that differ"),
+        (lose_a_target, "target four-momentum"),
+        (scale("hit_target", "pz", 1.001), "hit_target four-momentum"),
+        (set_first("target", "track", -1), "targets without exactly one element"),
+        (set_first("hit_target", "hit", 0), "hit_targets without exactly one element"),
+        (set_first("target", "num_particles", 2), "targets with another number of particles"),
+        (set_first("hit_target", "num_particles", 2), "hit_targets with another number of particles"),
+        (set_first("particle", "target", -1), "visible particles without a target"),
+        (set_first("particle", "hit_target", -1), "visible particles without a hit_target"),
+    ],
+)
+def test_damage_fails_its_gate(tmp_path: Path, damage: Damage, gate: str) -> None:
+    assert gate in failed(write(tmp_path / "bad", damage(fake_block(0, 12))))
+
+
+def test_an_element_with_two_targets(tmp_path: Path) -> None:
+    block = fake_block(0, 12)
+    tracks = np.array(block["target"]["track"])
+    in_first_event = np.flatnonzero(tracks[: block["target"].counts[0]] >= 0)
+    assert len(in_first_event) > 1
+    tracks[in_first_event[1]] = tracks[in_first_event[0]]
+    assert "elements with two targets" in failed(write(tmp_path / "bad", replaced(block, "target", "track", tracks)))
+
+
+def test_a_duplicated_event(tmp_path: Path) -> None:
+    twice = concatenate([fake_block(0, 5), fake_block(2, 1)])
+    block = EventBlock(np.arange(6), twice.collections)
+    assert failed(write(tmp_path / "bad", block)) == ["duplicated events"]
+
+
+def test_repeated_event_numbers(tmp_path: Path) -> None:
+    block = EventBlock(np.array([0, 1, 1, 3]), fake_block(0, 4).collections)
+    assert "event numbers that do not rise or are repeated" in failed(write(tmp_path / "bad", block))
+
+
+def test_multiplicities_that_a_sample_cannot_have(tmp_path: Path) -> None:
+    provenance = {"settings": {"generator": {"sample": "ttbar"}}}
+    gates = failed(write(tmp_path / "bad", fake_block(0, 12), provenance))
+    assert gates == ["tracks per event", "clusters per event", "hits per event", "hits per visible GeV"]
+
+
+def test_empty_events(tmp_path: Path) -> None:
+    full = fake_block(0, 4)
+    empty = {name: part.take(0, 0) for name, part in full.collections.items()}
+    nothing = {name: type(part)(np.zeros(6, dtype=np.int64), part.columns) for name, part in empty.items()}
+    block = concatenate([full, EventBlock(np.arange(4, 10), nothing)])
+    assert failed(write(tmp_path / "bad", block)) == ["fraction of empty events"]
+
+
+def test_a_truncated_shard_is_a_failure_not_a_crash(dataset: Path) -> None:
+    path = dataset / "shard-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    gates = failed(dataset)
+    assert "shards with another hash than the manifest's" in gates
+    assert "shards that cannot be read" in gates
+    assert "events" in gates
+
+
+def test_a_flipped_byte(dataset: Path) -> None:
+    path = dataset / "shard-00001.parquet"
+    content = bytearray(path.read_bytes())
+    content[2000] ^= 1
+    path.write_bytes(content)
+    assert "shards with another hash than the manifest's" in failed(dataset)
+
+
+def test_a_missing_shard(dataset: Path) -> None:
+    (dataset / "shard-00002.parquet").unlink()
+    assert failed(dataset)[:2] == ["missing shards", "events"]
+
+
+@pytest.mark.parametrize("name", ["shard-00007.parquet", "notes.txt"])
+def test_a_file_that_does_not_belong_here(dataset: Path, name: str) -> None:
+    (dataset / name).write_text("?")
+    assert failed(dataset) == ["files that do not belong here"]
+
+
+def test_the_packed_cache_belongs_here(dataset: Path) -> None:
+    from ringflow.data.read import Dataset
+
+    Dataset(dataset).packed(["track"])
+    assert failed(dataset) == []
+
+
+def test_columns_of_another_type(dataset: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = dataset / "shard-00001.parquet"
+    table = pq.read_table(path)
+    position = table.schema.get_field_index("track_pt")
+    table = table.set_column(position, "track_pt", table["track_pt"].cast(pa.list_(pa.float64())))
+    pq.write_table(table, path)
+    assert "shards with other columns, types or units" in failed(dataset)
+
+
+def test_columns_of_another_unit(dataset: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path = dataset / "shard-00001.parquet"
+    table = pq.read_table(path)
+    position = table.schema.get_field_index("track_pt")
+    field = table.schema.field("track_pt")
+    schema = table.schema.set(position, field.with_metadata({**field.metadata, b"unit": b"MeV"}))
+    pq.write_table(table.cast(schema), path)
+    assert "shards with other columns, types or units" in failed(dataset)
+
+
+def test_counts_and_splits_that_differ_from_the_manifest(dataset: Path) -> None:
+    manifest = read_manifest(dataset)
+    counts = {**manifest.shards[0].counts, "hit": 1}
+    shards = (manifest.shards[0].model_copy(update={"counts": counts}), *manifest.shards[1:])
+    changed = manifest.model_copy(update={"shards": shards, "splits": {"train": 25, "valid": 0, "test": 0}})
+    (dataset / "manifest.json").write_text(to_json(changed))
+    assert failed(dataset) == ["objects per collection", "events per split"]
+
+
+def test_splits_that_overlap(dataset: Path) -> None:
+    manifest = read_manifest(dataset)
+    rule = manifest.split_rule.model_copy(update={"valid": (7,)})
+    (dataset / "manifest.json").write_text(to_json(manifest.model_copy(update={"split_rule": rule})))
+    assert "events not in exactly one split" in failed(dataset)
+
+
+def test_gates_without_their_columns_are_skipped(tmp_path: Path) -> None:
+    block = fake_block(0, 12)
+    without = EventBlock(block.event_number, {"track": block["track"]})
+    rows = {row["gate"]: row for row in check(write(tmp_path / "tracks", without))}
+    assert rows["target four-momentum"]["ok"]
+    assert rows["target four-momentum"]["observed"] == "absent"
+
+
+def test_a_damaged_manifest_is_a_failure(dataset: Path) -> None:
+    (dataset / "manifest.json").write_text("{")
+    assert failed(dataset) == ["manifest readable"]
+
+
+def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="not a dataset"):
+        check(tmp_path)
+    with pytest.raises(DatasetError, match="no dataset at"):
+        check(tmp_path / "nowhere")

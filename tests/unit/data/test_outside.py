@@ -1,0 +1,141 @@
+"""Outside data: whatever exists goes in and comes out equal, and what does not fit is refused in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from fake_events import fake_block
+
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.data.check import check
+from ringflow.data.outside import write_dataset
+from ringflow.data.read import Dataset, to_awkward
+
+ARGUMENTS = {
+    "track": "tracks",
+    "cluster": "clusters",
+    "hit": "hits",
+    "particle": "particles",
+    "target": "targets",
+    "hit_target": "hit_targets",
+    "cluster_link": "cluster_links",
+    "hit_link": "hit_links",
+}
+TRACKS = ak.Array([[{"pt": 1.0, "eta": 0.5}, {"pt": 2.0, "eta": -0.5}], [], [{"pt": 3.0, "eta": 1.5}]])
+
+
+def test_a_whole_simulated_dataset_goes_through(tmp_path: Path) -> None:
+    events = to_awkward(fake_block(0, 25))
+    arrays = {argument: events[name] for name, argument in ARGUMENTS.items()}
+    dataset = write_dataset(tmp_path / "mine", detector="mine", events_per_shard=10, **arrays)
+    assert ak.array_equal(dataset.to_awkward(), events, dtype_exact=True)
+    assert len(dataset.manifest.shards) == 3
+    assert [row["gate"] for row in check(tmp_path / "mine") if not row["ok"]] == []
+
+
+def test_tracks_alone(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "mine", detector="mine", sample="cosmics", tracks=TRACKS)
+    assert (dataset.manifest.sample, dataset.manifest.detector) == ("cosmics", "mine")
+    assert dataset.columns == {"track": ("pt", "eta")}
+    assert dataset.to_awkward().track.tolist() == TRACKS.tolist()
+    rows = {row["gate"]: row for row in check(tmp_path / "mine")}
+    assert all(row["ok"] for row in rows.values())
+    assert rows["hit energy against its links"]["observed"] == "absent"
+
+
+def test_a_dict_of_jagged_lists_of_other_types(tmp_path: Path) -> None:
+    given = {"pt": [[1, 2], []], "charge": np.array([[1.0, -1.0], []], dtype=object).tolist()}
+    dataset = write_dataset(tmp_path / "mine", detector="mine", tracks=given)
+    assert dataset.to_awkward().track.charge.tolist() == [[1, -1], []]
+    assert next(dataset.events())["track"]["pt"].dtype == np.float32
+    assert next(dataset.events())["track"]["charge"].dtype == np.int8
+
+
+def test_given_event_numbers_decide_the_split(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "mine", detector="mine", tracks=TRACKS, event_number=[8, 18, 40])
+    assert dataset.manifest.splits == {"train": 1, "valid": 2, "test": 0}
+    assert dataset.to_awkward("valid").event_number.tolist() == [8, 18]
+    assert [row["gate"] for row in check(tmp_path / "mine") if not row["ok"]] == []
+
+
+def test_provenance_is_kept(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "mine", detector="mine", tracks=TRACKS, provenance={"run": 7})
+    assert Dataset(tmp_path / "mine").manifest.provenance == dataset.manifest.provenance == {"run": 7}
+    assert "- run: 7" in (tmp_path / "mine" / "README.md").read_text()
+
+
+def nested(function: Callable[[ak.Array], Any]) -> dict[str, Any]:
+    return {"tracks": {"pt": TRACKS.pt, "eta": function(TRACKS.eta)}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "no collection was given"),
+        (
+            {"tracks": ak.zip({"pt": TRACKS.pt, "etta": TRACKS.eta})},
+            "track.etta is not in the schema; did you mean 'eta'",
+        ),
+        ({"tracks": ak.Array([[1.0], [2.0]])}, "track: give records with named fields, for example track.pt"),
+        (nested(lambda eta: eta[:, :1]), "track.eta and track.pt differ in their numbers of objects"),
+        (nested(lambda eta: eta[:2]), "track.eta and track.pt differ in their numbers of objects"),
+        (nested(lambda eta: ak.mask(eta, eta > 0)), r"track.eta has missing values \(None\)"),
+        (nested(lambda eta: ak.where(eta > 1, np.nan, eta)), "track.eta has 1 values that are not finite"),
+        (nested(lambda eta: eta * 1e300), "track.eta has values beyond the range of float32"),
+        (nested(lambda eta: [["a", "b"], [], ["c"]]), "track.eta must hold"),
+        (nested(lambda eta: ak.flatten(eta)), "track.eta must hold one list of numbers per event"),
+        ({"tracks": {"charge": TRACKS.pt * 0.5}}, "track.charge must hold whole numbers, not 0.5"),
+        ({"tracks": {"charge": TRACKS.pt * 100}}, "track.charge goes from 100.0 to 300.0, which int8 cannot hold"),
+        ({"tracks": TRACKS, "clusters": {"energy": [[1.0]]}}, "differ in their numbers of events"),
+        ({"tracks": {"pt": ak.Array([[1.0]])[:0]}}, "there are no events to write"),
+        ({"tracks": {"particle": [[0], [1]]}}, "track.particle points into particle, which was not given"),
+        (
+            {"tracks": {"particle": [[0], [1]]}, "particles": {"px": [[1.0], [1.0]]}},
+            "track.particle is 1 in event 1, where there are 1 particle objects",
+        ),
+        (
+            {"tracks": {"particle": [[0], [-2]]}, "particles": {"px": [[1.0], [1.0]]}},
+            "track.particle is -2 in event 1",
+        ),
+        ({"tracks": TRACKS, "event_number": [0, 2, 1]}, "event_number must rise"),
+        ({"tracks": TRACKS, "event_number": [0, 1, 1]}, "event_number must rise"),
+        ({"tracks": TRACKS, "event_number": [-1, 1, 2]}, "not be negative"),
+        ({"tracks": TRACKS, "event_number": [0, 1]}, "event_number must be 3 whole numbers"),
+        ({"tracks": TRACKS, "event_number": [0.5, 1, 2]}, "event_number must be 3 whole numbers"),
+        ({"tracks": TRACKS, "events_per_shard": 0}, "events_per_shard must be at least 1, not 0"),
+        ({"tracks": TRACKS, "provenance": {"a": {1, 2}}}, "provenance cannot be written as JSON"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        write_dataset(tmp_path / "mine", detector="mine", **arguments)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(UsageError, match="already exists"):
+        write_dataset(tmp_path / "mine", detector="mine", tracks=TRACKS)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(FailureError, match="the disk is full"):
+        write_dataset(tmp_path / "mine", detector="mine", tracks=TRACKS)
+    assert list(tmp_path.iterdir()) == []

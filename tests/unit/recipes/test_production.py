@@ -1,0 +1,342 @@
+"""Productions: the same bytes whatever the workers, interruptions and extensions, and nothing half-written after a failure."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FAKES = Path(__file__).parents[1] / "data"
+sys.path.append(str(FAKES))
+
+from fake_events import FakeBlocks, contents, fake_block, fake_request, same, write_fake_dataset
+
+from ringflow.base.errors import FailureError, InputFileError, UsageError
+from ringflow.data.check import check
+from ringflow.data.read import Dataset
+from ringflow.event.block import concatenate
+from ringflow.recipes.production import produce
+from ringflow.recipes.workers import Plan
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[2])
+from fake_events import FakeBlocks, fake_request
+from ringflow.recipes.production import produce
+if __name__ == "__main__":
+    produce(Path(sys.argv[1]), fake_request(25), FakeBlocks(4, pause=0.05), workers=int(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def uninterrupted(tmp_path: Path) -> dict[str, bytes]:
+    return contents(write_fake_dataset(tmp_path / "uninterrupted"))
+
+
+def start(script: Path, out: Path, workers: int) -> subprocess.Popen[bytes]:
+    script.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(script), str(out), str(FAKES), str(workers)], stderr=subprocess.DEVNULL
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    while not path.exists():
+        assert process.poll() is None, "the production ended before it could be interrupted"
+        time.sleep(0.005)
+
+
+def test_a_plan_covers_every_event_once() -> None:
+    for events, per_shard, per_block in [(25, 10, 4), (10, 10, 4), (9, 3, 50), (7, 1, 3), (100, 25, 25)]:
+        covered = [
+            index * per_block + position
+            for task in Plan(events, per_shard, per_block).shards()
+            for index, first, last in task.blocks()
+            for position in range(first, last)
+        ]
+        assert covered == list(range(events))
+
+
+def test_the_events_are_those_of_the_source(tmp_path: Path) -> None:
+    manifest, new = produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1)
+    assert (manifest.num_events, new) == (25, 25)
+    assert same(concatenate(list(Dataset(tmp_path / "d").events())), fake_block(0, 25))
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [
+        "README.md",
+        "manifest.json",
+        "settings.toml",
+        "shard-00000.parquet",
+        "shard-00001.parquet",
+        "shard-00002.parquet",
+    ]
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_the_number_of_workers_changes_no_byte(tmp_path: Path, uninterrupted: dict[str, bytes], workers: int) -> None:
+    assert contents(write_fake_dataset(tmp_path / "d", workers=workers)) == uninterrupted
+
+
+def test_an_event_is_the_same_in_any_production(tmp_path: Path) -> None:
+    for events, per_shard, out in [(7, 5, "a"), (25, 10, "b"), (12, 25, "c")]:
+        produce(tmp_path / out, fake_request(events, events_per_shard=per_shard), FakeBlocks(4), workers=1)
+        assert same(concatenate(list(Dataset(tmp_path / out).events())), fake_block(0, events))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("moment", ["production.json", "shard-00000.json", "shard-00001.json"])
+def test_a_killed_production_resumes_to_the_same_bytes(
+    tmp_path: Path, uninterrupted: dict[str, bytes], workers: int, moment: str
+) -> None:
+    out = tmp_path / "d"
+    process = start(tmp_path / "script.py", out, workers)
+    wait_for(out / ".production" / moment, process)
+    process.kill()
+    process.wait()
+    assert not (out / "manifest.json").exists()
+    if moment.startswith("shard"):
+        finished = (out / moment.replace("json", "parquet")).stat().st_ino
+    for leftover in (".shard-00002.parquet.1.part", ".production/.shard-00001.parquet.1.part"):
+        (out / leftover).write_bytes(b"half")
+    produce(out, fake_request(25), FakeBlocks(4), workers=1)
+    assert contents(out) == uninterrupted
+    if moment.startswith("shard"):
+        assert (out / moment.replace("json", "parquet")).stat().st_ino == finished, "a finished shard was made again"
+
+
+def test_the_workers_of_a_killed_production_end_with_it(tmp_path: Path) -> None:
+    process = start(tmp_path / "script.py", tmp_path / "d", 2)
+    wait_for(tmp_path / "d" / ".production" / "shard-00000.json", process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    for _ in range(1000):
+        if not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers):
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("a worker outlived the production")
+
+
+def test_a_finished_shard_that_was_damaged_meanwhile_is_made_again(
+    tmp_path: Path, uninterrupted: dict[str, bytes]
+) -> None:
+    out = tmp_path / "d"
+    with pytest.raises(InputFileError):
+        produce(out, fake_request(25), FakeBlocks(4, bad_block=5, trouble="bad file"), workers=1)
+    path = out / "shard-00000.parquet"
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 1
+    path.write_bytes(content)
+    produce(out, fake_request(25), FakeBlocks(4), workers=1)
+    assert contents(out) == uninterrupted
+
+
+def test_a_shard_that_was_named_but_not_noted_is_made_again(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
+    out = tmp_path / "d"
+    with pytest.raises(InputFileError):
+        produce(out, fake_request(25), FakeBlocks(4, bad_block=5, trouble="bad file"), workers=1)
+    (out / ".production" / "shard-00001.json").unlink()
+    (out / "shard-00001.parquet").write_bytes(b"something else")
+    produce(out, fake_request(25), FakeBlocks(4), workers=1)
+    assert contents(out) == uninterrupted
+
+
+def test_a_kill_between_the_manifest_and_the_end(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
+    out = write_fake_dataset(tmp_path / "d")
+    (out / ".production").mkdir()
+    (out / ".production" / "lock").touch()
+    produce(out, fake_request(25), FakeBlocks(4), workers=1)
+    assert check(out)[0]["ok"]
+    assert {name: data for name, data in contents(out).items() if not name.startswith(".production")} == uninterrupted
+
+
+def test_a_finished_production_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = write_fake_dataset(tmp_path / "d")
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    manifest, new = produce(out, fake_request(25), FakeBlocks(4, bad_block=0, trouble="bug"), workers=2)
+    assert (manifest.num_events, new) == (25, 0)
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    assert "already there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("events", [30, 31, 55])
+def test_an_extension_is_a_fresh_production(tmp_path: Path, events: int) -> None:
+    extended = write_fake_dataset(tmp_path / "extended")
+    Dataset(extended).packed(["track"])
+    kept = (extended / "shard-00001.parquet").stat().st_ino
+    _, new = produce(extended, fake_request(events), FakeBlocks(4), workers=1)
+    assert contents(extended) == contents(write_fake_dataset(tmp_path / "fresh", events))
+    assert new == events - 20
+    assert (extended / "shard-00001.parquet").stat().st_ino == kept
+
+
+def test_an_interrupted_extension_goes_on(tmp_path: Path) -> None:
+    out = write_fake_dataset(tmp_path / "d")
+    with pytest.raises(InputFileError):
+        produce(out, fake_request(45), FakeBlocks(4, bad_block=9, trouble="bad file"), workers=1)
+    produce(out, fake_request(45), FakeBlocks(4), workers=1)
+    assert contents(out) == contents(write_fake_dataset(tmp_path / "fresh", 45))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_settings_are_refused(tmp_path: Path, finished: bool) -> None:
+    out = tmp_path / "d"
+    if finished:
+        write_fake_dataset(out)
+    else:
+        with pytest.raises(InputFileError):
+            produce(out, fake_request(25), FakeBlocks(4, bad_block=5, trouble="bad file"), workers=1)
+    before = contents(out)
+    for request, name in [
+        (fake_request(25, seed=2), "generator.seed=1, now generator.seed=2"),
+        (fake_request(25, block_events=5), "production.block_events=4, now production.block_events=5"),
+        (fake_request(24), "production.events=25, now production.events=24"),
+    ]:
+        with pytest.raises(UsageError, match=name) as caught:
+            produce(out, request, FakeBlocks(4), workers=1)
+        assert "\n" not in str(caught.value)
+        assert contents(out) == before
+
+
+def test_overwriting_starts_anew(tmp_path: Path) -> None:
+    out = write_fake_dataset(tmp_path / "d", 45)
+    Dataset(out).packed(["track"])
+    request = fake_request(25, seed=2)
+    produce(out, request, FakeBlocks(4, seed=2), workers=1, overwrite=True)
+    produce(tmp_path / "fresh", request, FakeBlocks(4, seed=2), workers=1)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize("ours", [True, False])
+def test_files_that_are_not_ours_are_left_alone(tmp_path: Path, overwrite: bool, ours: bool) -> None:
+    out = tmp_path / "d"
+    if ours:
+        write_fake_dataset(out)
+    out.mkdir(exist_ok=True)
+    (out / "notes.txt").write_text("keep")
+    before = contents(out)
+    with pytest.raises(UsageError, match=r"holds 'notes\.txt', which is no part of a dataset"):
+        produce(out, fake_request(45), FakeBlocks(4), workers=1, overwrite=overwrite)
+    assert contents(out) == before
+
+
+def test_a_shard_alone_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "shard-00000.parquet").write_text("somebody's")
+    with pytest.raises(UsageError, match="no part of a dataset"):
+        produce(tmp_path, fake_request(25), FakeBlocks(4), workers=1, overwrite=True)
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "d").write_text("a file")
+    with pytest.raises(UsageError, match="is a file, not a folder"):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1)
+    with pytest.raises(FailureError, match="part of the path is a file"):
+        produce(tmp_path / "d" / "deeper", fake_request(25), FakeBlocks(4), workers=1)
+
+
+def test_a_place_that_takes_no_folders() -> None:
+    with pytest.raises(FailureError, match=r"cannot write /proc/ringflow: .*choose another folder"):
+        produce(Path("/proc/ringflow"), fake_request(25), FakeBlocks(4), workers=1)
+
+
+def test_two_productions_of_one_folder(tmp_path: Path) -> None:
+    process = start(tmp_path / "script.py", tmp_path / "d", 1)
+    wait_for(tmp_path / "d" / ".production" / "production.json", process)
+    for overwrite in (False, True):
+        with pytest.raises(FailureError, match="another production is writing"):
+            produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1, overwrite=overwrite)
+    assert process.wait() == 0
+    assert contents(tmp_path / "d") == contents(write_fake_dataset(tmp_path / "alone"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_input_error_is_raised_as_it_is(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(InputFileError, match="event 7 is broken"):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=0, trouble="bad file"), workers=workers)
+    assert not list(tmp_path.rglob("*.part"))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_failure_before_the_first_shard_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for out in ("new", "empty"):
+        with pytest.raises(InputFileError):
+            produce(tmp_path / out, fake_request(25), FakeBlocks(4, bad_block=1, trouble="bad file"), workers=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    assert contents(tmp_path / "empty") == {}
+
+
+def test_a_failure_keeps_finished_shards_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputFileError):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=4, trouble="bad file"), workers=1)
+    names = ["lock", "production.json", "shard-00000.json", "shard-00000.parquet"]
+    assert sorted(path.name for path in (tmp_path / "d").rglob("*") if path.is_file()) == names
+    assert "the same command goes on from there" in capsys.readouterr().err
+
+
+def test_a_bug_in_a_worker_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FailureError, match=r"^a worker failed: ValueError: a bug of two lines$"):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=1, trouble="bug", pause=0.01), workers=2)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_killed_worker_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(FailureError, match="a worker was killed by SIGKILL"):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=4, trouble="killed"), workers=2)
+    assert multiprocessing.active_children() == []
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_source_that_ends_early(tmp_path: Path) -> None:
+    with pytest.raises(FailureError, match="block 5 has 1 events instead of 4; the input ended early"):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, available=21), workers=1)
+
+
+def test_a_disk_that_is_too_small_is_noticed_at_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=24_999))
+    with pytest.raises(FailureError, match=r"needs about 0\.0 GB but only 0\.0 GB are free"):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("files_before", range(4))
+def test_a_disk_that_fills_up_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_before: int
+) -> None:
+    calls = []
+
+    def no_space(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) > files_before:  # first the record, then a shard, its folder and its note
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(FailureError, match="the disk is full"):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupt_ends_everything_and_can_be_resumed(
+    tmp_path: Path, uninterrupted: dict[str, bytes], workers: int
+) -> None:
+    out = tmp_path / "d"
+    process = start(tmp_path / "script.py", out, workers)
+    wait_for(out / ".production" / "shard-00000.json", process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() != 0
+    assert not list(out.rglob("*.part"))
+    produce(out, fake_request(25), FakeBlocks(4), workers=1)
+    assert contents(out) == uninterrupted

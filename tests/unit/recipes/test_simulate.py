@@ -1,0 +1,163 @@
+"""The door of `simulate`: what is refused before anything is made, and what the record of a production says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+from fake_events import fake_block
+
+from ringflow.base.errors import FailureError, InputFileError, RingflowError, UsageError
+from ringflow.recipes import simulate as recipe
+from ringflow.recipes.simulate import block_seed, simulate
+from ringflow.sim.settings import SimulateSettings
+
+EVENT = """E {number} 1 3
+U GEV MM
+P 1 0 11 0 0 50 50 0.000511 4
+P 2 0 -11 0 0 -50 50 0.000511 4
+V -1 0 [1,2]
+P 3 -1 22 10 0 0 10 0 1
+"""
+
+
+def settings(*overrides: str) -> SimulateSettings:
+    return SimulateSettings.resolve(None, overrides)
+
+
+def hepmc_file(path: Path, events: int) -> Path:
+    listing = "".join(EVENT.format(number=number) for number in range(events))
+    path.write_text(
+        f"HepMC::Version 3.02.05\nHepMC::Asciiv3-START_EVENT_LISTING\n{listing}HepMC::Asciiv3-END_EVENT_LISTING\n"
+    )
+    return path
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fake events in the place of simulated ones."""
+
+    class Quick:
+        def __init__(self, settings: SimulateSettings) -> None:
+            self._settings = settings
+
+        def block(self, index: int) -> object:
+            size = self._settings.production.block_events
+            block = fake_block(index * size, size, self._settings.generator.seed)
+            return block if self._settings.production.keep_hits else recipe._without_hits(block)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(recipe, "SimulatedBlocks", Quick)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "message"),
+    [
+        (["generator.sample=tbar"], UsageError, "unknown sample 'tbar'; did you mean 'ttbar'"),
+        (["generator.sample=ttbar", "detector=clik"], UsageError, "unknown detector 'clik'.*did you mean 'clic'"),
+        ([], UsageError, "give a sample or a HepMC file"),
+        (["generator.hepmc=nowhere.hepmc3"], InputFileError, "nowhere.hepmc3: no such HepMC file"),
+        (["generator.sample=ttbar", "detector=nowhere.toml"], RingflowError, "nowhere.toml"),
+    ],
+)
+def test_what_does_not_exist_is_refused_at_the_door(
+    tmp_path: Path, overrides: list[str], kind: type[RingflowError], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        simulate(settings(*overrides), tmp_path / "d")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "no HepMC", "HepMC::Asciiv3-START_EVENT_LISTING\n"])
+def test_a_broken_hepmc_file_leaves_nothing_behind(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "events.hepmc3"
+    path.write_text(content)
+    with pytest.raises(InputFileError, match=r"events\.hepmc3"):
+        simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")
+    assert [path.name for path in tmp_path.iterdir()] == ["events.hepmc3"]
+
+
+def test_more_events_than_a_file_has(tmp_path: Path) -> None:
+    path = hepmc_file(tmp_path / "events.hepmc3", 5)
+    with pytest.raises(UsageError, match=r"events\.hepmc3 has 5 events, 6 were asked for; ask for fewer"):
+        simulate(settings(f"generator.hepmc={path}", "production.events=6"), tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_file_without_a_number_of_events_is_taken_whole(tmp_path: Path) -> None:
+    path = hepmc_file(tmp_path / "mine.hepmc3", 5)
+    summary = simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")
+    assert summary["events"] == 5
+    manifest = json.loads((tmp_path / "d" / "manifest.json").read_text())
+    assert manifest["sample"] == "mine.hepmc3"
+    assert manifest["provenance"]["inputs"][0]["file"] == "mine.hepmc3"
+    assert str(tmp_path) not in (tmp_path / "d" / "manifest.json").read_text()
+
+
+@pytest.mark.usefixtures("quick")
+def test_another_file_of_the_same_name_is_another_production(tmp_path: Path) -> None:
+    path = hepmc_file(tmp_path / "mine.hepmc3", 5)
+    simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")
+    path.write_text(path.read_text().replace("22 10 0 0 10", "22 11 0 0 11"))
+    with pytest.raises(UsageError, match="was made with"):
+        simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_summary(tmp_path: Path) -> None:
+    summary = simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
+    expected = {name: round(len(part) / 30, 2) for name, part in fake_block(0, 30).collections.items()}
+    assert (summary["path"], summary["events"], summary["shards"]) == (str(tmp_path / "d"), 30, 1)
+    assert summary["mean_counts"] == expected
+    assert summary["bytes"] == (tmp_path / "d" / "shard-00000.parquet").stat().st_size
+    assert summary["events_per_second"] > 0
+    again = simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
+    assert again["events_per_second"] == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_settings_beside_the_shards_ask_for_the_same_dataset(tmp_path: Path) -> None:
+    simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
+    read = SimulateSettings.resolve(tmp_path / "d" / "settings.toml", ["production.workers=2"])
+    assert simulate(read, tmp_path / "d")["events_per_second"] == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_hits_nothing_points_to_hits(tmp_path: Path) -> None:
+    simulate(settings("generator.sample=ttbar", "production.events=30", "production.keep_hits=false"), tmp_path / "d")
+    columns = json.loads((tmp_path / "d" / "manifest.json").read_text())["columns"]
+    assert list(columns) == ["track", "cluster", "particle", "target", "cluster_link"]
+    assert "hit_target" not in columns["particle"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "override",
+    ["generator.seed=2", "generator.sample=qq", "detector=cld", "production.block_events=10", "production.device=cuda"],
+)
+def test_other_settings_need_another_folder(tmp_path: Path, override: str) -> None:
+    simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
+    with pytest.raises(UsageError, match=override.split("=")[0] + "=.*choose another folder or overwrite it"):
+        simulate(settings("generator.sample=ttbar", "production.events=30", override), tmp_path / "d")
+
+
+def test_a_million_events_do_not_fit_everywhere(tmp_path: Path) -> None:
+    with pytest.raises(FailureError, match="GB are free"):
+        simulate(settings("generator.sample=ttbar", f"production.events={10**11}"), tmp_path / "d")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_block_has_a_seed_of_its_own() -> None:
+    seeds = {block_seed(seed, index) for seed in range(20) for index in range(200)}
+    assert len(seeds) == 4000
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert block_seed(1, 2) != block_seed(2, 1)

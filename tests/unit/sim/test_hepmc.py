@@ -1,0 +1,429 @@
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyhepmc
+import pytest
+import zstandard
+from pyhepmc import GenEvent, GenParticle, GenVertex, Units
+
+from ringflow.base.errors import InputFileError
+from ringflow.event.particles import SPEED_OF_LIGHT, properties
+from ringflow.sim import hepmc_file
+from ringflow.sim.generated import GeneratedEvents
+from ringflow.sim.hepmc import HepMCGenerator
+from ringflow.sim.pythia import Cylinder
+
+CYLINDER = Cylinder(1486.0, 2190.0)
+Vector = tuple[float, float, float]
+
+
+def particle(pdg: int, momentum: Vector, status: int = 1) -> GenParticle:
+    energy = (sum(p * p for p in momentum) + properties(pdg).mass ** 2) ** 0.5
+    return GenParticle((*momentum, energy), pdg, status)
+
+
+class EventBuilder:
+    """Beams that collide at a place, and decays after it; momentum need not be conserved for what is tested."""
+
+    def __init__(self, place: Vector | None = None) -> None:
+        self.event = GenEvent(Units.GEV, Units.MM)
+        self.collision = self.vertex([particle(11, (0, 0, 45), 4), particle(-11, (0, 0, -45), 4)], place)
+
+    def vertex(self, incoming: Sequence[GenParticle], place: Vector | None = None, ct: float = 0.0) -> GenVertex:
+        vertex = GenVertex() if place is None else GenVertex((*place, ct))
+        for entering in incoming:
+            vertex.add_particle_in(entering)
+        self.event.add_vertex(vertex)
+        return vertex
+
+    def emit(self, vertex: GenVertex, pdg: int, momentum: Vector, status: int = 1) -> GenParticle:
+        leaving = particle(pdg, momentum, status)
+        vertex.add_particle_out(leaving)
+        return leaving
+
+    def decay(self, mother: GenParticle, place: Vector, *products: tuple[int, Vector], status: int = 1) -> None:
+        ct = sum(x * x for x in place) ** 0.5
+        vertex = self.vertex([mother], place, ct)
+        for pdg, momentum in products:
+            self.emit(vertex, pdg, momentum, status)
+
+
+def simple(energy: float) -> GenEvent:
+    """Two photons: an event known by its energy."""
+    builder = EventBuilder()
+    builder.emit(builder.collision, 22, (energy, 0, 0))
+    builder.emit(builder.collision, 22, (-energy, 0, 0))
+    return builder.event
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write_events(*events: GenEvent, name: str = "events.hepmc3") -> Path:
+        path = tmp_path / name
+        with pyhepmc.open(path, "w") as file:
+            for event in events:
+                file.write(event)
+        return path
+
+    return write_events
+
+
+def read(path: Path, seed: int = 1) -> GeneratedEvents:
+    generator = HepMCGenerator(path, seed, CYLINDER)
+    return generator.generate(0, generator.num_available)
+
+
+def pdg_of(events: GeneratedEvents) -> list[int]:
+    return sorted(events.pdg.tolist())
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress], ids=["plain", "gzip", "zstandard"])
+def test_packed_files_are_read_in_any_order(write: Callable[..., Path], pack: Callable[[bytes], bytes]) -> None:
+    path = write(*(simple(10.0 + number) for number in range(30)))
+    path.write_bytes(pack(path.read_bytes()))
+    generator = HepMCGenerator(path, 1, CYLINDER)
+    assert generator.num_available == 30
+    for start in (20, 3, 0, 29, 5):
+        events = generator.generate(start, 2)
+        assert events.energy[0] == 10.0 + start
+
+
+def test_marks_are_found_wherever_a_chunk_ends(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(*(simple(10.0 + number) for number in range(5)))
+    expected = read(path).energy
+    for size in (1, 7, 64, 333):
+        monkeypatch.setattr(hepmc_file, "_CHUNK", size)
+        assert np.array_equal(read(path).energy, expected)
+
+
+def test_files_put_one_after_the_other_are_one_file(write: Callable[..., Path]) -> None:
+    parts = [write(*(simple(10.0 * part + number) for number in (1, 2))).read_bytes() for part in (1, 2)]
+    path = write(simple(1.0))
+    path.write_bytes(b"".join(map(zstandard.compress, parts)))
+    assert read(path).energy[::2].tolist() == [11.0, 12.0, 21.0, 22.0]
+
+
+def test_a_last_line_without_its_end_is_complete(write: Callable[..., Path]) -> None:
+    path = write(simple(10.0))
+    path.write_bytes(path.read_bytes().rstrip())
+    assert read(path).energy.tolist() == [10.0, 10.0]
+
+
+def test_a_sequential_reader_decompresses_once(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(*(simple(10.0 + number) for number in range(20)))
+    path.write_bytes(zstandard.compress(path.read_bytes()))
+    generator = HepMCGenerator(path, 1, CYLINDER)
+    generator.generate(0, 1)
+    opened = []
+    original = hepmc_file._open
+    monkeypatch.setattr(hepmc_file, "_open", lambda path: opened.append(path) or original(path))
+    for start in range(1, 20, 3):
+        generator.generate(start, 1)
+    assert opened == []
+    generator.generate(0, 1)
+    assert len(opened) == 1
+
+
+def _half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _without_end(data: bytes) -> bytes:
+    return data[: data.rindex(b"HepMC::Asciiv3-END")]
+
+
+def _flipped_checksum(data: bytes) -> bytes:
+    packed = bytearray(gzip.compress(data))
+    packed[-6] ^= 0xFF
+    return bytes(packed)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda data: b"", "is empty"),
+        (lambda data: b"event,px,py\n1,2,3\n", "is not a HepMC3 ASCII file"),
+        (lambda data: bytes(range(256)) * 40, "is not a HepMC3 ASCII file"),
+        (lambda data: gzip.compress(b""), "is empty"),
+        (_half, "is truncated"),
+        (_without_end, "is truncated"),
+        (lambda data: _half(gzip.compress(data)), "cannot be read to its end"),
+        (_flipped_checksum, "cannot be read to its end"),
+        (lambda data: zstandard.compress(data)[:-20], "is truncated"),
+        (lambda data: zstandard.compress(data)[:4] + b"\xff" * 200, "cannot be read to its end"),
+        (lambda data: data[: data.index(b"\nE ") + 1] + b"HepMC::Asciiv3-END_EVENT_LISTING\n", "holds no events"),
+    ],
+)
+def test_a_broken_file_is_one_clear_line(
+    write: Callable[..., Path], damage: Callable[[bytes], bytes], complaint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(*(simple(10.0 + number) for number in range(400)))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputFileError) as error:
+        read(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: {complaint}")
+    assert ";" in message
+    assert "\n" not in message
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"E 3 1 4", b"E 3 1 5"),
+        (b"E 3 1 4", b"E 3 x y"),
+        (b"P 3 -1 22 1.3", b"P 3 -1 22 what"),
+        (b"P 3 -1 22 1.3", b"Q 3 -1 22 1.3"),
+        (b"V -1 0 [1,2]", b"V -1 0 [1,"),
+        (b"V -1 0 [1,2]", b"A -1 0 [1,2]"),
+        (b"E 3 1 4", b"E 3 2 4"),
+    ],
+)
+def test_a_damaged_event_is_named(
+    write: Callable[..., Path], old: bytes, new: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    events = [simple(10.0 + number) for number in range(5)]
+    for number, event in enumerate(events):
+        event.event_number = number
+    path = write(*events)
+    text = path.read_bytes()
+    at = text.index(b"\nE 3 ")
+    assert old in text[at:]
+    path.write_bytes(text[:at] + text[at:].replace(old, new, 1))
+    generator = HepMCGenerator(path, 1, CYLINDER)
+    assert generator.generate(2, 1).energy.tolist() == [12.0, 12.0]
+    with pytest.raises(InputFileError, match=r"events\.hepmc3: event 3 is damaged"):
+        generator.generate(3, 1)
+    assert generator.generate(4, 1).energy.tolist() == [14.0, 14.0]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="no such HepMC file"):
+        HepMCGenerator(tmp_path, 1, CYLINDER)
+
+
+def test_the_provenance_holds_the_hash_of_the_file(write: Callable[..., Path]) -> None:
+    path = write(simple(10.0))
+    described = HepMCGenerator(path, 1, CYLINDER).describe()
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert HepMCGenerator(path, 1, CYLINDER).describe()["sha256"] != described["sha256"]
+    assert described["file"] == "events.hepmc3"
+    assert described["events"] == 1
+
+
+# --- the final state --------------------------------------------------------------------------------------------------
+
+
+def test_units_become_gev_mm_and_ns(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    kaon = builder.emit(builder.collision, 310, (5.0, 0, 0), status=2)
+    builder.decay(kaon, (299.792458, 0, 0), (22, (3.0, 4.0, 0)))
+    builder.event.set_units(Units.MEV, Units.CM)
+    path = write(builder.event)
+    assert b"U MEV CM" in path.read_bytes()
+    events = read(path)
+    assert pdg_of(events) == [22]
+    assert events.energy[0] == pytest.approx(5.0)
+    assert (events.px[0], events.py[0]) == pytest.approx((3.0, 4.0))
+    assert events.x[0] == pytest.approx(299.792458)
+    assert events.time[0] == pytest.approx(1.0)
+
+
+def test_a_vertex_without_a_position_is_where_its_ancestors_are(write: Callable[..., Path]) -> None:
+    builder = EventBuilder(place=(0.0, 0.0, 3.0))
+    boson = builder.emit(builder.collision, 23, (0, 0, 0), status=2)
+    second = builder.vertex([boson])
+    builder.emit(second, 22, (1.0, 0, 0))
+    assert read(write(builder.event)).z.tolist() == [3.0]
+
+
+def test_decays_outside_the_cylinder_are_undone(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    outside = builder.emit(builder.collision, 310, (30.0, 0, 1.0), status=2)
+    builder.decay(outside, (1700.0, 0, 50.0), (211, (15.0, 0.1, 0.5)), (-211, (15.0, -0.1, 0.5)))
+    inside = builder.emit(builder.collision, 310, (0, 30.0, 0), status=2)
+    builder.decay(inside, (0, 700.0, 0), (111, (0, 20.0, 0)), (111, (0, 10.0, 0)), status=2)
+    for pion in [p for p in builder.event.particles if p.pid == 111]:
+        builder.decay(pion, (0, 700.0, 0), (22, (0, pion.momentum.py, 0)))
+    events = read(write(builder.event))
+    assert pdg_of(events) == [22, 22, 310]
+    assert events.px[events.pdg == 310].tolist() == [30.0]
+    assert np.hypot(events.x, events.y).max() == 700.0
+
+
+def test_what_comes_back_from_outside_is_not_counted_twice(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    lost = builder.emit(builder.collision, 3122, (30.0, 0, 0), status=2)
+    outer = builder.vertex([lost], (1700.0, 0, 0), 1700.0)
+    back = builder.emit(outer, 310, (-5.0, 0, 0), status=2)
+    builder.emit(outer, 22, (35.0, 0, 0))
+    builder.decay(back, (1000.0, 0, 0), (22, (-2.0, 0, 0)), (22, (-3.0, 0, 0)))
+    assert pdg_of(read(write(builder.event))) == [3122]
+
+
+def test_a_particle_known_to_live_long_is_not_decayed_after_all(write: Callable[..., Path]) -> None:
+    """A slow K0S would decay within centimetres if it were asked again."""
+    events = []
+    for _ in range(20):
+        builder = EventBuilder()
+        kaon = builder.emit(builder.collision, 310, (0.5, 0, 0), status=2)
+        builder.decay(kaon, (1700.0, 0, 0), (22, (0.25, 0, 0)), (22, (0.25, 0, 0)))
+        events.append(builder.event)
+    assert pdg_of(read(write(*events))) == [310] * 20
+
+
+@pytest.mark.parametrize("pdg", [13, -211, 321, 130, 2112])
+def test_decays_that_belong_to_the_detector_are_undone(write: Callable[..., Path], pdg: int) -> None:
+    builder = EventBuilder()
+    mother = builder.emit(builder.collision, pdg, (1.0, 2.0, 0), status=2)
+    builder.decay(mother, (100.0, 200.0, 0), (11, (0.5, 1.0, 0)), (-12, (0.5, 1.0, 0)))
+    events = read(write(builder.event))
+    assert events.pdg.tolist() == [pdg]
+    assert events.x.tolist() == [0.0]
+
+
+def test_a_particle_that_changes_its_momentum_keeps_the_last(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    before = builder.emit(builder.collision, 211, (1.0, 0, 0), status=2)
+    builder.decay(before, (0, 0, 0), (211, (1.1, 0, 0)))
+    assert read(write(builder.event)).px.tolist() == [1.1]
+
+
+def test_what_follows_a_final_particle_is_left_out(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    photon = builder.emit(builder.collision, 22, (10.0, 0, 0), status=1)
+    builder.decay(photon, (30.0, 0, 0), (11, (5.0, 0, 0)), (-11, (5.0, 0, 0)))
+    assert read(write(builder.event)).pdg.tolist() == [22]
+
+
+@pytest.mark.parametrize("pdg", [15, 310, 3122, 3222, 3112, 3312, 3334, 421, -511, 111])
+def test_undecayed_short_lived_particles_decay(write: Callable[..., Path], pdg: int) -> None:
+    events = []
+    for _ in range(8):
+        builder = EventBuilder(place=(0.0, 0.0, 2.0))
+        builder.emit(builder.collision, pdg, (1.0, 2.0, -1.0))
+        builder.emit(builder.collision, 130, (0.0, 1.0, 0.0))
+        events.append(builder.event)
+    made = read(write(*events))
+    others = np.isin(np.arange(len(made.pdg)), np.cumsum(made.counts) - made.counts)
+    assert pdg not in made.pdg
+    assert (made.pdg[others] == 130).all()
+    row = np.repeat(np.arange(8), made.counts)
+    mother = particle(pdg, (1.0, 2.0, -1.0)).momentum
+    for column, of_mother, of_other in (
+        (made.px, mother.px, 0.0),
+        (made.py, mother.py, 1.0),
+        (made.pz, mother.pz, 0.0),
+        (made.energy, mother.e, (1.0 + properties(130).mass ** 2) ** 0.5),
+    ):
+        assert np.bincount(row, column) == pytest.approx(of_mother + of_other, abs=1e-5)
+    distance = np.sqrt(made.x**2 + made.y**2 + (made.z - 2.0) ** 2)[~others]
+    assert (distance <= made.time[~others] * SPEED_OF_LIGHT + 1e-9).all()
+    if properties(pdg).ctau > 10:
+        assert distance.max() > 1.0
+
+
+def test_the_mean_flight_of_a_k0s_is_its_decay_length(write: Callable[..., Path]) -> None:
+    events = []
+    for _ in range(150):
+        builder = EventBuilder()
+        builder.emit(builder.collision, 310, (0, 0.5, 0))
+        events.append(builder.event)
+    made = read(write(*events))
+    first = made.y[np.cumsum(made.counts) - made.counts]
+    expected = 0.5 / properties(310).mass * properties(310).ctau
+    assert first.mean() == pytest.approx(expected, rel=4 / np.sqrt(150))
+
+
+def test_a_fast_k0s_may_leave_the_cylinder_whole(write: Callable[..., Path]) -> None:
+    events = []
+    for _ in range(30):
+        builder = EventBuilder()
+        builder.emit(builder.collision, 310, (0, 50.0, 0))
+        events.append(builder.event)
+    made = read(write(*events))
+    # Its decay length is 2.7 m: 42 % decay before 1486 mm.
+    assert 8 <= (made.pdg == 310).sum() <= 26
+    assert made.y.max() <= CYLINDER.radius
+
+
+def test_what_pythia_does_not_know_is_left_alone(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    builder.collision.add_particle_out(GenParticle((3, 0, 0, 5), 9999999, 1))
+    assert read(write(builder.event)).pdg.tolist() == [9999999]
+
+
+@pytest.mark.parametrize(
+    ("build", "complaint"),
+    [
+        (lambda b: b.emit(b.collision, 21, (1.0, 0, 0)), r"ends with quarks or gluons \(PDG 21\)"),
+        (lambda b: b.emit(b.collision, 22, (1.0, 0, 0), status=2), "holds no final particles"),
+    ],
+)
+def test_an_event_that_cannot_be_used_is_named(
+    write: Callable[..., Path], build: Callable[[EventBuilder], object], complaint: str
+) -> None:
+    builder = EventBuilder()
+    build(builder)
+    with pytest.raises(InputFileError, match=rf"events\.hepmc3: event 1 .*{complaint}"):
+        read(write(simple(10.0), builder.event))
+
+
+def test_a_number_too_large_to_read_is_reported(write: Callable[..., Path]) -> None:
+    path = write(simple(10.0))
+    path.write_bytes(path.read_bytes().replace(b" 1.0000000000000000e+01", b" 1.0000000000000000e+999"))
+    with pytest.raises(InputFileError, match="event 0 holds momenta or positions that are not finite"):
+        read(path)
+
+
+def test_a_collision_outside_the_tracker_is_refused(write: Callable[..., Path]) -> None:
+    builder = EventBuilder(place=(0.0, 0.0, 5000.0))
+    builder.emit(builder.collision, 22, (1.0, 0, 0))
+    with pytest.raises(InputFileError, match="event 0 collides outside the tracker"):
+        read(write(builder.event))
+
+
+def test_a_particle_of_impossible_mass_is_reported(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    builder.collision.add_particle_out(GenParticle((1.0, 0, 0, 1.01), 511, 1))
+    with pytest.raises(InputFileError, match=r"events\.hepmc3: event 0: PDG 511 has a mass of 0\.142 GeV, not 5\.28"):
+        read(write(builder.event))
+
+
+def test_rounded_digits_do_not_stop_a_decay(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    builder.collision.add_particle_out(GenParticle((900.0, 0, 0, 900.0), 111, 1))
+    events = read(write(builder.event))
+    assert 22 in events.pdg
+    assert events.energy.sum() == pytest.approx(900.0, rel=1e-6)
+
+
+# --- a file from the field --------------------------------------------------------------------------------------------
+
+
+def _shared_file() -> Path:
+    beside = Path(__file__).parents[4] / "shared" / "data"
+    return Path(os.environ.get("RINGFLOW_SHARED_DATA", beside)) / "eeH_250gev.hepmc3.zst"
+
+
+@pytest.mark.skipif(not _shared_file().is_file(), reason="eeH_250gev.hepmc3.zst not found; set RINGFLOW_SHARED_DATA")
+def test_a_file_from_another_generator_keeps_its_four_momentum() -> None:
+    events = read(_shared_file())
+    row = np.repeat(np.arange(len(events)), events.counts)
+    assert len(events) == 100
+    assert np.bincount(row, events.energy) == pytest.approx(250.0, abs=1e-5)
+    for component in (events.px, events.py, events.pz):
+        assert np.abs(np.bincount(row, component)).max() < 1e-5
+    assert np.hypot(events.x, events.y).max() <= CYLINDER.radius
+    # Some K0S and Lambda of the file decay behind the tracker: they are whole again.
+    assert np.isin(np.abs(events.pdg), (310, 3122)).sum() > 5

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringflow.base.errors import FailureError
+from ringflow.event.particles import NEUTRINOS, SPEED_OF_LIGHT, lookup
+from ringflow.sim.generated import GeneratedEvents
+from ringflow.sim.pythia import Cylinder, PythiaGenerator, PythiaSource, reseed, settings_lines, start_pythia
+from ringflow.sim.samples import Collision, sample
+
+CYLINDER = Cylinder(1486.0, 2190.0)
+# gamma_gamma and ttbar_pu10 take seconds to start: they share one generator below.
+QUICK = ("ttbar", "qq", "zh", "ww", "zuds_91", "zuds_380")
+
+
+def collision(name: str) -> Collision:
+    definition = sample(name)
+    assert isinstance(definition, Collision)
+    return definition
+
+
+def generator(name: str, seed: int = 1, cylinder: Cylinder = CYLINDER) -> PythiaGenerator:
+    return PythiaGenerator(name, collision(name), seed, cylinder)
+
+
+def rows_of(events: GeneratedEvents) -> np.ndarray:
+    return np.repeat(np.arange(len(events)), events.counts)
+
+
+def assert_conserved(events: GeneratedEvents, groups: np.ndarray, cm_energy: float) -> None:
+    """Every group of particles has the four-momentum and the charge of the colliding beams."""
+    _, group = np.unique(groups, return_inverse=True)
+    assert np.bincount(group, events.energy) == pytest.approx(cm_energy, abs=1e-6)
+    for component in (events.px, events.py, events.pz):
+        assert np.abs(np.bincount(group, component)).max() < 1e-6
+    assert np.abs(np.bincount(group, lookup(events.pdg, "charge"))).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_four_momentum_and_charge_are_conserved(name: str) -> None:
+    events = generator(name).generate(0, 25)
+    assert (events.interaction == 0).all()
+    assert_conserved(events, rows_of(events), collision(name).cm_energy)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_nothing_leaks_from_one_event_to_the_next(name: str) -> None:
+    """Also not through what Pythia may learn on its way: an event made first equals the same made after 120 others."""
+    events = generator(name).generate(0, 121)
+    first = generator(name).generate(120, 1)
+    assert np.array_equal(first.px, events.px[-events.counts[-1] :])
+
+
+def hard_processes(name: str, count: int) -> Iterator[tuple[list[tuple[int, int, float]], float]]:
+    """(PDG number, mother's PDG number, energy) of what the hard process makes, and its mass."""
+    pythia = start_pythia(settings_lines(collision(name), CYLINDER))
+    for number in range(count):
+        reseed(pythia, number)
+        assert pythia.next()
+        record = pythia.process
+        made = [(p.id(), record[p.mother1()].id(), p.e()) for p in record if p.mother1() > 0 and p.statusAbs() > 21]
+        yield made, pythia.infoPython().mHat()
+
+
+@pytest.mark.parametrize(("name", "energy"), [("zuds_91", 45.5), ("zuds_380", 190.0)])
+def test_z_to_uds_is_at_rest_and_back_to_back(name: str, energy: float) -> None:
+    flavours = set()
+    for made, mass in hard_processes(name, 60):
+        assert mass == pytest.approx(2 * energy)
+        quarks = [(pdg, e) for pdg, mother, e in made if mother == 23]
+        assert len(quarks) == 2
+        assert quarks[0][0] == -quarks[1][0]
+        assert [e for _, e in quarks] == pytest.approx([energy, energy])
+        flavours.add(abs(quarks[0][0]))
+    assert flavours == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("ttbar", {24: {1, 2, 3, 4, 5, 11, 12, 13, 14, 15, 16}, 6: {5, 3, 1, 24}}),
+        ("qq", {23: {1, 2, 3, 4, 5}}),
+        ("zh", {23: {1, 2, 3, 4, 5, 12, 14, 16}, 25: {5}}),
+        ("ww", {24: {1, 2, 3, 4, 5}}),
+    ],
+)
+def test_bosons_and_tops_decay_as_the_sample_says(name: str, allowed: dict[int, set[int]]) -> None:
+    seen: dict[int, set[int]] = {mother: set() for mother in allowed}
+    for made, _ in hard_processes(name, 60):
+        for pdg, mother, _ in made:
+            if abs(mother) in seen and abs(pdg) != abs(mother):
+                seen[abs(mother)].add(abs(pdg))
+    for mother, daughters in seen.items():
+        assert daughters
+        assert daughters <= allowed[mother]
+    if name == "zh":
+        assert seen[23] & {12, 14, 16}
+        assert seen[23] & {1, 2, 3, 4, 5}
+
+
+def test_initial_state_radiation_takes_energy_from_the_380_gev_samples() -> None:
+    masses = np.array([mass for _, mass in hard_processes("qq", 150)])
+    assert masses.max() <= 380.001
+    # Part of the collisions keep the full energy, part return to the Z.
+    assert 0.2 < np.mean(masses > 340) < 0.8
+    assert np.mean(np.abs(masses - 91) < 5) > 0.15
+
+
+def test_ttbar_is_as_busy_as_it_should_be() -> None:
+    """135 visible particles at 500 GeV in full simulation; multiplicity rises slower than the energy."""
+    events = generator("ttbar").generate(0, 60)
+    visible = ~np.isin(np.abs(events.pdg), NEUTRINOS)
+    assert 95 < visible.sum() / 60 < 120
+    assert 0.40 < (lookup(events.pdg[visible], "charge") != 0).mean() < 0.52
+    energy = np.bincount(rows_of(events)[visible], events.energy[visible])
+    assert 300 < energy.mean() < 345
+
+
+def test_short_lived_particles_decay_inside_the_cylinder_only() -> None:
+    k0s, lambda0 = 310, 3122
+    wide = generator("qq").generate(0, 80)
+    narrow = generator("qq", cylinder=Cylinder(1.0, 1.0)).generate(0, 80)
+    in_wide, in_narrow = (np.isin(np.abs(events.pdg), (k0s, lambda0)).sum() for events in (wide, narrow))
+    assert in_wide < 0.2 * in_narrow
+    assert np.hypot(narrow.x, narrow.y).max() <= 1.0
+    assert np.hypot(wide.x, wide.y).max() > 100.0
+    # Neither pi0, taus nor charm and bottom ever reach the detector, long-lived ones always do.
+    assert not np.isin(np.abs(wide.pdg), (15, 111, 411, 421, 511, 521)).any()
+    assert {130, 211, 321, 2112} <= set(np.abs(wide.pdg).tolist())
+
+
+def test_times_are_in_nanoseconds() -> None:
+    events = generator("ttbar").generate(0, 60)
+    distance = np.sqrt(events.x**2 + events.y**2 + events.z**2)
+    far = distance > 200.0
+    speed = distance[far] / (events.time[far] * SPEED_OF_LIGHT)
+    assert far.sum() > 20
+    assert speed.max() <= 1.0 + 1e-9
+    assert np.median(speed) > 0.9
+
+
+def test_an_event_that_fails_is_made_again_with_other_numbers() -> None:
+    """An energy check at the limit of rounding fails some of the events; the others must not move."""
+    plain = collision("zuds_91")
+    picky = plain.model_copy(update={"pythia": (*plain.pythia, "Check:epTolErr = 1e-15")})
+    names = [("retry", number) for number in range(60)]
+    counts, columns = PythiaSource(plain, CYLINDER).events(names)
+    source = PythiaSource(picky, CYLINDER)
+    picky_counts, picky_columns = source.events(names)
+    assert len(picky_counts) == 60
+
+    def split(sizes: np.ndarray, flat: dict[str, np.ndarray]) -> list[list[float]]:
+        return [part.tolist() for part in np.split(flat["px"], np.cumsum(sizes)[:-1])]
+
+    events, picky_events = split(counts, columns), split(picky_counts, picky_columns)
+    moved = [row for row in range(60) if events[row] != picky_events[row]]
+    assert 0 < len(moved) < 60
+    assert source.events([names[moved[0]]])[1]["px"].tolist() == picky_events[moved[0]]
+
+
+def test_an_event_that_always_fails_is_reported() -> None:
+    plain = collision("zuds_91")
+    impossible = plain.model_copy(update={"pythia": (*plain.pythia, "Check:epTolErr = 1e-30")})
+    with pytest.raises(FailureError, match=r"Pythia failed 20 times to make event zuds_91/7/0/0; use another seed"):
+        PythiaGenerator("zuds_91", impossible, 7, CYLINDER).generate(0, 2)
+
+
+def test_a_setting_pythia_does_not_know_is_named() -> None:
+    wrong = collision("qq").model_copy(update={"pythia": ("NoSuch:thing = on",)})
+    with pytest.raises(FailureError, match=r"Pythia does not accept 'NoSuch:thing = on'"):
+        PythiaSource(wrong, CYLINDER)
+
+
+def test_a_wrong_data_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHIA8DATA", str(tmp_path))
+    with pytest.raises(FailureError, match=f"PYTHIA8DATA={tmp_path} holds no Index.xml"):
+        generator("qq").generate(0, 1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_keys_beyond_the_seeds_of_pythia_make_other_numbers() -> None:
+    """Pythia takes 9e8 seeds; two keys that share one must still differ."""
+    pythia = start_pythia(settings_lines(collision("qq"), CYLINDER))
+    drawn = []
+    for key in (5, 5 + 900_000_000, 5 + 7 * 900_000_000, 2**64 - 1):
+        reseed(pythia, key)
+        drawn.append(tuple(pythia.rndm.flat() for _ in range(20)))
+    assert len({numbers[0] for numbers in drawn}) == len(drawn)
+    assert all(0 < number < 1 for numbers in drawn for number in numbers)
+
+
+@pytest.fixture(scope="module")
+def overlaid() -> GeneratedEvents:
+    return generator("ttbar_pu10").generate(0, 60)
+
+
+def num_overlaid(events: GeneratedEvents) -> np.ndarray:
+    largest = np.zeros(len(events), dtype=int)
+    np.maximum.at(largest, rows_of(events), events.interaction)
+    return largest
+
+
+def test_the_number_of_overlaid_interactions_is_poisson(overlaid: GeneratedEvents) -> None:
+    numbers = num_overlaid(overlaid)
+    assert numbers.mean() == pytest.approx(10.0, abs=4 * np.sqrt(10 / 60))
+    assert 4.5 < numbers.var() < 20
+
+
+def test_interactions_are_numbered_and_each_conserves_momentum(overlaid: GeneratedEvents) -> None:
+    group = rows_of(overlaid) * 1000 + overlaid.interaction
+    assert len(np.unique(group)) == (1 + num_overlaid(overlaid)).sum()
+    assert_conserved(overlaid, group, 380.0)
+    # Within an event the collision comes first, then the overlaid interactions in order.
+    assert (np.diff(group) >= 0).all()
+
+
+def test_overlaid_interactions_are_soft_and_forward(overlaid: GeneratedEvents) -> None:
+    """Some GeV in the acceptance per interaction, most of the energy close to the beams."""
+    momentum = np.sqrt(overlaid.px**2 + overlaid.py**2 + overlaid.pz**2)
+    central = np.abs(overlaid.pz) < 0.98 * momentum
+    soft = (overlaid.interaction > 0) & ~np.isin(np.abs(overlaid.pdg), NEUTRINOS)
+    beam_leptons = (np.abs(overlaid.pdg) == 11) & (overlaid.energy > 50)
+    total = num_overlaid(overlaid).sum()
+    assert 5 < overlaid.energy[soft & central].sum() / total < 20
+    assert overlaid.energy[soft & central].sum() < 0.4 * overlaid.energy[soft & ~beam_leptons].sum()
+    assert 10 < (soft & ~beam_leptons).sum() / total < 35
+
+
+def test_the_overlay_moves_nothing_in_the_collision(overlaid: GeneratedEvents) -> None:
+    bare = collision("ttbar_pu10").model_copy(update={"overlay": None})
+    alone = PythiaGenerator("ttbar_pu10", bare, 1, CYLINDER).generate(0, 60)
+    assert np.array_equal(overlaid.px[overlaid.interaction == 0], alone.px)
+
+
+def test_the_provenance_holds_all_settings() -> None:
+    described = generator("ttbar_pu10").describe()
+    assert "ParticleDecays:xyMax = 1486.0" in described["settings"]
+    assert "Beams:eCM = 380.0" in described["settings"]
+    assert described["overlay"]["mean"] == 10.0
+    assert "SoftQCD:nonDiffractive = on" in described["overlay"]["settings"]
