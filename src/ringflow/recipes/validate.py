@@ -87,7 +87,7 @@ def collide(detector: str, events: int, seed: int, sample: str) -> Collisions:
 
     torch.set_num_threads(1)
     geometry = load_detector(detector)
-    generator = make_generator(GeneratorSettings(sample=sample, seed=seed), geometry.face_radius, geometry.face_z)
+    generator = make_generator(GeneratorSettings(sample=sample, seed=seed), *geometry.tracker_cylinder)
     block = Detector(geometry).simulate_block(generator.generate(0, events), seed)
     particles, targets = block["particle"], block["target"]
     visible = particles["energy"] * (particles["target"] >= 0)

@@ -186,6 +186,11 @@ class DetectorGeometry(Settings):
         """|z| of the calorimeter face in the endcaps."""
         return self.ecal.endcap.inner
 
+    @property
+    def tracker_cylinder(self) -> tuple[float, float]:
+        """Radius and half length of the tracker, within which short-lived particles decay."""
+        return max(layer[0] for layer in self.tracker.barrel), max(disk[0] for disk in self.tracker.disks)
+
     def calorimeter(self, subsystem: str) -> CalorimeterGeometry:
         """Calorimeter of a subsystem such as `ecal_barrel`."""
         calorimeter: CalorimeterGeometry = getattr(self, subsystem.split("_")[0])

@@ -2,7 +2,7 @@
 
 Short-lived particles decay inside the tracker cylinder and nowhere else: a decay outside is undone, a missing one is made.
 Pions, charged kaons, K0L, muons and neutrons are left to the detector, so that their decays are undone wherever they are.
-Cost on one core: 0.7 ms per event of 60 final particles.
+Cost on one core: about 1 ms per event of 60 final particles.
 """
 
 from __future__ import annotations

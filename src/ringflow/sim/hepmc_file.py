@@ -85,7 +85,7 @@ class HepMCFile:
         beginning = self._bytes(0, 4096)
         if _START not in beginning:
             what = "is not a HepMC3 ASCII file" if beginning else "is empty, or nothing in it can be unpacked"
-            raise InputFileError(f"{self.path}: {what}; give a file that starts with 'HepMC::Version'")
+            raise InputFileError(f"{self.path}: {what}; give one with 'HepMC::Asciiv3' in its first lines")
         with self._reading_errors(), _open(self.path) as stream:
             marks = list(_line_marks(stream))
         if marks[-1][1] != _END:

@@ -41,7 +41,7 @@ def test_the_manifest_reads_back(dataset: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no dataset at .*nowhere"):
+    with pytest.raises(DatasetError, match=r"no dataset at .*nowhere"):
         read_manifest(tmp_path / "nowhere")
 
 

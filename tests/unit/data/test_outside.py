@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
-from fake_events import fake_block
+from fake_events import fake_block, write_fake_dataset
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.data.check import check
@@ -139,3 +141,30 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(FailureError, match="the disk is full"):
         write_dataset(tmp_path / "mine", detector="mine", tracks=TRACKS)
     assert list(tmp_path.iterdir()) == []
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def code_of(page: str) -> str:
+    """The Python of a documentation page."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL))
+
+
+def test_the_documented_call_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(code_of("how-to/outside-data.md"), {})
+    assert [row["gate"] for row in check(tmp_path / "data" / "mine") if not row["ok"]] == []
+
+
+def test_the_documented_reading_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_fake_dataset(tmp_path / "data" / "ttbar")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code_of("how-to/dataset.md"), names)
+    assert (len(names["events"]), len(names["packed"])) == (2, 21)
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "outside_data.py"), run_name="__main__")
+    assert "44 of 44 gates passed" in capsys.readouterr().out

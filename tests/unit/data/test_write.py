@@ -84,22 +84,21 @@ def test_blocks_cut_out_of_a_larger_one_give_the_same_bytes(tmp_path: Path) -> N
 
 
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="stop"), ShardWriter(tmp_path / "a.parquet") as writer:
-        writer.append(fake_block(0, 3))
-        raise ValueError("stop")
+    def fail() -> None:
+        with ShardWriter(tmp_path / "a.parquet") as writer:
+            writer.append(fake_block(0, 3))
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        fail()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:
     # The kernel answers every write to this device with "no space left".
     (tmp_path / f".a.parquet.{os.getpid()}.part").symlink_to("/dev/full")
-    with (
-        pytest.raises(FailureError, match="the disk is full") as caught,
-        ShardWriter(tmp_path / "a.parquet") as writer,
-    ):
-        for first in range(0, 2000, 200):
-            writer.append(fake_block(first, 200))
-        writer.finish()
+    with pytest.raises(FailureError, match="the disk is full") as caught:
+        write(tmp_path / "a.parquet", *((first, 200) for first in range(0, 2000, 200)))
     assert "a.parquet" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

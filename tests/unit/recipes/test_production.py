@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-FAKES = Path(__file__).parents[1] / "data"
-sys.path.append(str(FAKES))
+sys.path.append(str(Path(__file__).parents[1] / "data"))
 
 from fake_events import FakeBlocks, contents, fake_block, fake_request, same, write_fake_dataset
 
@@ -25,6 +24,7 @@ from ringflow.event.block import concatenate
 from ringflow.recipes.production import produce
 from ringflow.recipes.workers import Plan
 
+FAKES = Path(__file__).parents[1] / "data"
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ sys.path.append(sys.argv[2])
 from fake_events import FakeBlocks, fake_request
 from ringflow.recipes.production import produce
 if __name__ == "__main__":
-    produce(Path(sys.argv[1]), fake_request(25), FakeBlocks(4, pause=0.05), workers=int(sys.argv[3]))
+    produce(Path(sys.argv[1]), fake_request(25), FakeBlocks(4, pause=float(sys.argv[4])), workers=int(sys.argv[3]))
 """
 
 
@@ -41,14 +41,14 @@ def uninterrupted(tmp_path: Path) -> dict[str, bytes]:
     return contents(write_fake_dataset(tmp_path / "uninterrupted"))
 
 
-def start(script: Path, out: Path, workers: int) -> subprocess.Popen[bytes]:
+def start(script: Path, out: Path, workers: int, pause: float = 0.05) -> subprocess.Popen[str]:
+    """A production of fake events in a process group of its own, `pause` seconds per block."""
     script.write_text(SCRIPT)
-    return subprocess.Popen(
-        [sys.executable, str(script), str(out), str(FAKES), str(workers)], stderr=subprocess.DEVNULL
-    )
+    words = [sys.executable, str(script), str(out), str(FAKES), str(workers), str(pause)]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     while not path.exists():
         assert process.poll() is None, "the production ended before it could be interrupted"
         time.sleep(0.005)
@@ -99,7 +99,7 @@ def test_a_killed_production_resumes_to_the_same_bytes(
     process = start(tmp_path / "script.py", out, workers)
     wait_for(out / ".production" / moment, process)
     process.kill()
-    process.wait()
+    process.communicate()
     assert not (out / "manifest.json").exists()
     if moment.startswith("shard"):
         finished = (out / moment.replace("json", "parquet")).stat().st_ino
@@ -111,19 +111,24 @@ def test_a_killed_production_resumes_to_the_same_bytes(
         assert (out / moment.replace("json", "parquet")).stat().st_ino == finished, "a finished shard was made again"
 
 
-def test_the_workers_of_a_killed_production_end_with_it(tmp_path: Path) -> None:
-    process = start(tmp_path / "script.py", tmp_path / "d", 2)
-    wait_for(tmp_path / "d" / ".production" / "shard-00000.json", process)
+def worker_pids(process: subprocess.Popen[str]) -> list[str]:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    workers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert len(workers) == 2
+    return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_the_workers_of_a_killed_production_end_with_it(tmp_path: Path) -> None:
+    process = start(tmp_path / "script.py", tmp_path / "d", workers=2, pause=600)
+    wait_for(tmp_path / "d" / ".production" / "production.json", process)
+    while len(workers := worker_pids(process)) < 2:
+        time.sleep(0.01)
     process.kill()
-    process.wait()
-    for _ in range(1000):
+    process.communicate()
+    for _ in range(3000):
         if not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers):
             break
         time.sleep(0.01)
     else:
+        os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("a worker outlived the production")
 
 
@@ -256,7 +261,8 @@ def test_two_productions_of_one_folder(tmp_path: Path) -> None:
     for overwrite in (False, True):
         with pytest.raises(FailureError, match="another production is writing"):
             produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1, overwrite=overwrite)
-    assert process.wait() == 0
+    process.communicate()
+    assert process.returncode == 0
     assert contents(tmp_path / "d") == contents(write_fake_dataset(tmp_path / "alone"))
 
 
@@ -275,6 +281,15 @@ def test_a_failure_before_the_first_shard_leaves_nothing(tmp_path: Path) -> None
             produce(tmp_path / out, fake_request(25), FakeBlocks(4, bad_block=1, trouble="bad file"), workers=1)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     assert contents(tmp_path / "empty") == {}
+
+
+def test_a_failure_after_the_last_good_shard_was_damaged_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=4, trouble="bad file"), workers=1)
+    (tmp_path / "d" / "shard-00000.parquet").write_bytes(b"damaged")
+    with pytest.raises(InputFileError):
+        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=0, trouble="bad file"), workers=1)
+    assert contents(tmp_path / "d") == {}
 
 
 def test_a_failure_keeps_finished_shards_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,8 +350,10 @@ def test_an_interrupt_ends_everything_and_can_be_resumed(
     out = tmp_path / "d"
     process = start(tmp_path / "script.py", out, workers)
     wait_for(out / ".production" / "shard-00000.json", process)
-    process.send_signal(signal.SIGINT)
-    assert process.wait() != 0
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    said = process.communicate()[1]
+    assert process.returncode != 0
+    assert said.count("Traceback") == 1, "only the main process speaks"
     assert not list(out.rglob("*.part"))
     produce(out, fake_request(25), FakeBlocks(4), workers=1)
     assert contents(out) == uninterrupted

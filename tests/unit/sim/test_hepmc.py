@@ -247,6 +247,21 @@ def test_a_vertex_without_a_position_is_where_its_ancestors_are(write: Callable[
     assert read(write(builder.event)).z.tolist() == [3.0]
 
 
+def test_vertices_may_be_listed_in_any_order(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    for pdg, place in ((310, 50.0), (3122, 90.0)):
+        mother = builder.emit(builder.collision, pdg, (0, 5.0, 0), status=2)
+        builder.decay(mother, (0, place, 0), (22, (0, place, 0)))
+    path = write(builder.event)
+    swapped = path.read_bytes()
+    for old, new in ((b" -2 ", b" -X "), (b" -3 ", b" -2 "), (b" -X ", b" -3 ")):
+        swapped = swapped.replace(b"V" + old, b"V" + new).replace(old + b"22 ", new + b"22 ")
+    path.write_bytes(swapped)
+    events = read(path)
+    assert sorted(events.y.tolist()) == [50.0, 90.0]
+    assert np.array_equal(events.y, events.py)
+
+
 def test_decays_outside_the_cylinder_are_undone(write: Callable[..., Path]) -> None:
     builder = EventBuilder()
     outside = builder.emit(builder.collision, 310, (30.0, 0, 1.0), status=2)
@@ -331,6 +346,16 @@ def test_undecayed_short_lived_particles_decay(write: Callable[..., Path], pdg: 
     assert (distance <= made.time[~others] * SPEED_OF_LIGHT + 1e-9).all()
     if properties(pdg).ctau > 10:
         assert distance.max() > 1.0
+
+
+def test_a_decay_starts_from_the_time_of_its_vertex(write: Callable[..., Path]) -> None:
+    builder = EventBuilder()
+    kaon = builder.emit(builder.collision, 310, (0, 5.0, 0), status=2)
+    builder.decay(kaon, (0, 2 * SPEED_OF_LIGHT, 0), (111, (0, 5.0, 0)))
+    events = read(write(builder.event))
+    assert 22 in events.pdg
+    assert events.time == pytest.approx(2.0, abs=1e-3)
+    assert events.y == pytest.approx(2 * SPEED_OF_LIGHT, abs=1e-3)
 
 
 def test_the_mean_flight_of_a_k0s_is_its_decay_length(write: Callable[..., Path]) -> None:

@@ -1,0 +1,44 @@
+"""Benchmark records: a number is worth nothing without the machine, the commit and the settings it was measured with."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from ringflow import __version__
+from ringflow.base.provenance import code_version, package_version
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """Processor, cores, accelerator, and versions of what was timed."""
+    described: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": package_version("torch"),
+        "ringflow": __version__,
+        "code": code_version(),
+    }
+    if device != "cpu":
+        import torch
+
+        described["accelerator"] = torch.cuda.get_device_name()
+    return described
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def write_record(result: dict[str, Any], folder: Path, name: str) -> Path:
+    """Keep a result as `<folder>/<name>.json`."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(result, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return path

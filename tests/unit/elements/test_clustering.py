@@ -1,0 +1,126 @@
+"""Clusters: what merges, what splits, what is linked in depth, what is dropped."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ringflow.elements.clustering import CalorimeterHits, Clusterer
+from ringflow.elements.grid import Calorimeter, TowerGrid
+from ringflow.elements.settings import ClusteringSettings
+
+CPU = torch.device("cpu")
+SETTINGS = ClusteringSettings(
+    ecal_tower=10.0,
+    hcal_tower=45.0,
+    yoke_tower=120.0,
+    fragment_energy=0.3,
+    fragment_distance=50.0,
+    link_distance=60.0,
+    rear_layer=32,
+    min_energy=0.15,
+    min_hits=3,
+)
+GRID = TowerGrid.of(
+    (
+        Calorimeter(1500.0, 2210.0, 2307.0, 1700.0, SETTINGS.ecal_tower),
+        Calorimeter(1740.0, 2210.0, 2539.0, 3246.0, SETTINGS.hcal_tower),
+        Calorimeter(4461.0, 4129.0, 4179.0, 6450.0, SETTINGS.yoke_tower),
+    ),
+    CPU,
+)
+CLUSTERER = Clusterer(GRID, SETTINGS)
+
+
+def shower(phi: float, theta: float, energy: float, layers: range, subsystem: int, event: int = 0, spread: float = 4.0):
+    """A blob of hits around a direction, one ring of hits per layer."""
+    inner, pitch = (1500.0, 5.05) if subsystem < 2 else (1740.0, 26.5)
+    rows = []
+    for layer in layers:
+        radius = inner + (layer + 0.5) * pitch
+        for step in range(6):
+            shift = spread if step else 0.0
+            angle = phi + shift * math.cos(step) / radius
+            z = radius / math.tan(theta) + shift * math.sin(step)
+            weight = 4.0 if step == 0 else 1.0
+            rows.append((event, weight, radius * math.cos(angle), radius * math.sin(angle), z, subsystem, layer))
+    total = sum(row[1] for row in rows)
+    return [(e, energy * w / total, x, y, z, s, layer) for e, w, x, y, z, s, layer in rows]
+
+
+def cluster(*parts, events: int = 1):
+    rows = sorted((row for part in parts for row in part), key=lambda row: row[0])
+    event, energy, x, y, z, subsystem, layer = (torch.tensor(column) for column in zip(*rows, strict=True))
+    hits = CalorimeterHits(event, energy.float(), x.float(), y.float(), z.float(), subsystem, layer)
+    label, cluster_event = CLUSTERER.cluster(hits, events)
+    return label, cluster_event, energy
+
+
+FRONT = range(0, 20)
+
+
+def test_one_shower_is_one_cluster():
+    label, events, _ = cluster(shower(0.3, 1.4, 5.0, FRONT, 0))
+    assert events.tolist() == [0]
+    assert set(label.tolist()) == {0}
+
+
+@pytest.mark.parametrize(("distance", "clusters"), [(10.0, 1), (80.0, 2)])
+def test_near_showers_merge_and_far_ones_split(distance: float, clusters: int):
+    _, events, _ = cluster(shower(0.3, 1.5, 5.0, FRONT, 0), shower(0.3 + distance / 1500.0, 1.5, 4.0, FRONT, 0))
+    assert len(events) == clusters
+
+
+@pytest.mark.parametrize("phi", [math.pi - 1e-4, -math.pi + 1e-4, math.pi - 6 / 1500, 0.0])
+def test_a_shower_on_the_seam_of_the_barrel_is_one_cluster(phi: float):
+    _, events, _ = cluster(shower(phi, 1.5, 5.0, FRONT, 0, spread=14.0))
+    assert len(events) == 1
+
+
+def test_events_never_share_a_cluster():
+    parts = [shower(0.3, 1.5, 3.0, FRONT, 0, event=number) for number in range(25)]
+    label, events, _ = cluster(*parts, events=25)
+    assert events.tolist() == list(range(25))
+    assert label.tolist() == [number for number in range(25) for _ in range(120)]
+
+
+def test_hadronic_shower_continues_the_track_in_front_of_it():
+    track = shower(0.3, 1.5, 0.28, range(0, 40), 0, spread=0.0)
+    behind = shower(0.3, 1.5, 8.0, range(2, 20), 2, spread=30.0)
+    label, events, _ = cluster(track, behind)
+    assert len(events) == 1
+    assert set(label.tolist()) == {0}
+
+
+def test_contained_photon_does_not_take_the_hadronic_shower_behind_it():
+    photon = shower(0.3, 1.5, 5.0, range(0, 25), 0)
+    behind = shower(0.3, 1.5, 8.0, range(2, 20), 2, spread=30.0)
+    _, events, _ = cluster(photon, behind)
+    assert len(events) == 2
+
+
+def test_fragment_joins_its_neighbour_and_noise_is_dropped():
+    core = shower(0.3, 1.5, 5.0, FRONT, 0)
+    fragment = shower(0.3 + 40.0 / 1500.0, 1.5, 0.2, range(5, 10), 0, spread=1.0)
+    noise = shower(1.5, 1.2, 0.1, range(5, 10), 0, spread=1.0)
+    label, events, energy = cluster(core, fragment, noise)
+    assert len(events) == 1
+    assert energy[label < 0].sum().item() == pytest.approx(0.1)
+    assert energy[label == 0].sum().item() == pytest.approx(5.2)
+
+
+def test_clusters_are_numbered_by_falling_energy_and_the_map_is_left_clean():
+    soft, hard = shower(0.3, 1.5, 1.0, FRONT, 0), shower(1.3, 1.0, 9.0, FRONT, 0)
+    for _ in range(2):  # a second call on the same map must not see the first
+        label, events, energy = cluster(soft, hard)
+        assert len(events) == 2
+        assert energy[label == 0].sum().item() == pytest.approx(9.0)
+
+
+def test_no_hits_no_clusters():
+    none = torch.zeros(0)
+    hits = CalorimeterHits(none.long(), none, none, none, none, none.long(), none.long())
+    label, events = CLUSTERER.cluster(hits, 3)
+    assert len(label) == len(events) == 0
