@@ -19,7 +19,7 @@ from ringflow.sim.settings import GeneratorSettings, ProductionSettings, Simulat
 
 SAMPLE = "ttbar"
 #: Events per tensor batch on a GPU, which needs more of them to be busy than a CPU.
-GPU_BLOCK_EVENTS = 500
+GPU_BLOCK_EVENTS = 4000
 _SEED = 20_261
 
 

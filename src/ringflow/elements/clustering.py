@@ -18,7 +18,7 @@ from ringflow.elements.grouping import group_minimum, group_sum
 from ringflow.elements.settings import ClusteringSettings
 
 #: Entries of the dense tower map held at a time; on a CPU few enough to stay near the caches.
-_MAP_ENTRIES_CPU, _MAP_ENTRIES_GPU = 1 << 23, 1 << 29
+_MAP_ENTRIES_CPU, _MAP_ENTRIES_GPU = 1 << 23, 1 << 30
 _NOWHERE = -1
 #: Layers that make the front of a pre-cluster: tracks bend, so what lies before it is looked for there, not at its centre.
 _FRONT_LAYERS = 4

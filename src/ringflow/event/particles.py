@@ -39,11 +39,11 @@ class ParticleProperties(NamedTuple):
 @cache
 def properties(pdg: int) -> ParticleProperties:
     """Charge, mass and decay length; an unknown number counts as a stable neutral of no mass."""
-    from particle import Particle, ParticleNotFound  # costs a table read
+    from particle import InvalidParticle, Particle, ParticleNotFound  # costs a table read
 
     try:
         known = Particle.from_pdgid(pdg)
-    except ParticleNotFound:
+    except (ParticleNotFound, InvalidParticle):
         return ParticleProperties(0, 0.0, float("inf"))
     ctau = known.ctau
     return ParticleProperties(

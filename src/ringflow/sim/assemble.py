@@ -11,9 +11,8 @@ from torch import Tensor
 from ringflow.base.errors import FailureError
 from ringflow.elements.grouping import group_sum
 from ringflow.elements.truth import Targets, TruthInput, assign_targets
-from ringflow.event.particles import label_of, lookup
 from ringflow.event.schema import COLLECTIONS
-from ringflow.sim.calorimeter import MOST_PARTICLES, HitLinks
+from ringflow.sim.calorimeter import MOST_EVENTS, MOST_PARTICLES, HitLinks
 from ringflow.sim.flight import Flight
 from ringflow.sim.generated import GeneratedEvents
 from ringflow.sim.species import SpeciesTable
@@ -46,6 +45,8 @@ class Generated:
         if len(events.counts) and events.counts.max() >= MOST_PARTICLES:
             worst = int(events.event_number[events.counts.argmax()])
             raise FailureError(f"event {worst} has {events.counts.max()} particles; at most {MOST_PARTICLES - 1} can be simulated")
+        if len(events.counts) > MOST_EVENTS:
+            raise FailureError(f"a block of {len(events.counts)} events is too large; at most {MOST_EVENTS} fit")
         species = SpeciesTable.of(events.pdg, device)
 
         def tensor(values: np.ndarray) -> Tensor:
@@ -53,9 +54,9 @@ class Generated:
 
         names = ("pdg", "px", "py", "pz", "energy", "x", "y", "z", "time", "interaction")
         columns = {name: tensor(getattr(events, name)) for name in names}
-        columns["charge"] = tensor(lookup(events.pdg, "charge"))
         counts = tensor(events.counts)
-        kind = tensor(species.rows(events.pdg))
+        kind = species.rows(columns["pdg"].long())
+        columns["charge"] = species.charge[kind]
         numbers = torch.arange(len(kind), device=device)
         flying = ~species.is_invisible[kind]
         position_and_momentum = (columns[name] for name in ("x", "y", "z", "time", "px", "py", "pz"))
@@ -63,7 +64,7 @@ class Generated:
         return cls(
             columns=columns,
             momentum=torch.stack([columns[name] for name in ("px", "py", "pz", "energy")], dim=1),
-            label=tensor(label_of(events.pdg)),
+            label=species.label[kind],
             event_of=torch.repeat_interleave(torch.arange(len(counts), device=device), counts),
             first_of=torch.cumsum(counts, 0) - counts,
             num_events=len(counts),

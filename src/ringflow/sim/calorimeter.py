@@ -26,6 +26,7 @@ _HALF_RANGE = 1 << (_INDEX_BITS - 1)
 #: Bins of the tables that find a calorimeter from a radius or |z|; boundaries are exact to this.
 _BINS_PER_MM = 4
 MOST_PARTICLES = 1 << _PARTICLE_BITS
+MOST_EVENTS = 1 << (63 - _PARTICLE_BITS - 2 * _INDEX_BITS - _LAYER_BITS - _SIDE_BITS - _SUBSYSTEM_BITS)
 
 
 @dataclass(frozen=True)

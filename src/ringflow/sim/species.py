@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ringflow.event.particles import INVISIBLE, lookup
+from ringflow.event.particles import INVISIBLE, label_of, lookup
 from ringflow.sim.decay_table import CHANNELS
 
 #: What interactions and decays in the tracker make; always in the table.
@@ -22,6 +22,8 @@ class SpeciesTable:
     """Properties of the kinds of particles in a block, one row per kind."""
 
     pdg: tuple[int, ...]
+    number: Tensor  # the PDG numbers again, rising
+    label: Tensor
     charge: Tensor
     mass: Tensor
     ctau: Tensor  # mm; infinite where we know no decay
@@ -34,7 +36,7 @@ class SpeciesTable:
     @classmethod
     def of(cls, present: np.ndarray, device: torch.device) -> SpeciesTable:
         """Table for the PDG numbers of a block and everything they may turn into."""
-        kinds = np.unique(np.concatenate([present, SECONDARIES])).astype(np.int64)
+        kinds = np.unique(np.concatenate([np.unique(present), SECONDARIES])).astype(np.int64)
         code = np.abs(kinds)
         decays = np.array([int(kind) in CHANNELS for kind in code])
         ctau = np.where(decays, lookup(kinds, "ctau"), np.inf)
@@ -45,6 +47,8 @@ class SpeciesTable:
 
         return cls(
             pdg=tuple(int(kind) for kind in kinds),
+            number=tensor(kinds),
+            label=tensor(label_of(kinds)),
             charge=tensor(lookup(kinds, "charge")),
             mass=tensor(lookup(kinds, "mass")),
             ctau=tensor(ctau),
@@ -59,9 +63,9 @@ class SpeciesTable:
         """Row of a PDG number."""
         return self.pdg.index(pdg)
 
-    def rows(self, pdg: np.ndarray) -> np.ndarray:
+    def rows(self, pdg: Tensor) -> Tensor:
         """Rows of PDG numbers."""
-        return np.searchsorted(np.asarray(self.pdg), pdg)
+        return torch.searchsorted(self.number, pdg)
 
     @property
     def is_hadron(self) -> Tensor:

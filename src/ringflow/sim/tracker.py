@@ -78,7 +78,7 @@ def _next_generation(flight: Flight, helix: Helix, ends: Ends, species: SpeciesT
         convert(at_end.take(~decays & species.is_photon[kind]), species, draw),
         radiate(at_end.take(~decays & species.is_electron[kind]), species, draw),
         break_up(at_end.take(~decays & species.is_hadron[kind]), species, draw),
-        *decay(at_end.take(decays), species, draw),
+        decay(at_end.take(decays), species, draw),
     ]
     together = Flight.join(made)
     return together.take(together.momentum > _SOFTEST_SECONDARY)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from ringflow.sim.decay import three_body, two_body
+from ringflow.event.particles import properties
+from ringflow.sim.decay import decay, two_body
 from ringflow.sim.decay_table import CHANNELS
 from ringflow.sim.draw import Draw
+from ringflow.sim.flight import Flight
+from ringflow.sim.species import SpeciesTable
 
 DRAW = Draw(4, torch.device("cpu"))
 COUNT = 5000
@@ -38,14 +42,47 @@ def test_two_body_conserves_momentum_and_masses(products: tuple[float, float]):
         torch.testing.assert_close(invariant_mass(daughter), masses(mass)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_three_body_conserves_momentum_and_fills_phase_space():
-    parent = mother(0.4976, 5.0)
-    daughters = three_body(parent, masses(0.4976)[0], masses(0.135, 0.135, 0.135), DRAW)
-    for component, total in enumerate(parent):
-        torch.testing.assert_close(sum(d[component] for d in daughters), total, rtol=1e-9, atol=1e-9)
-    # Three equal daughters share the energy equally on average.
-    share = (daughters[2][3] / parent[3]).mean().item()
-    assert share == pytest.approx(1.0 / 3.0, abs=0.01)
+@pytest.mark.parametrize("pdg", sorted(CHANNELS))
+def test_daughters_carry_the_momentum_of_the_parent_less_neutrinos(pdg: int):
+    species = SpeciesTable.of(np.array([pdg, -pdg]), torch.device("cpu"))
+    mass = properties(pdg).mass
+    px, py, pz, energy = mother(mass, 2.0)
+    zero, rows = torch.zeros(COUNT, dtype=torch.float64), torch.arange(COUNT)
+    kind = torch.full((COUNT,), species.row(pdg))
+    parents = Flight(rows, kind, zero, zero, zero, zero, px, py, pz, rows)
+    made = decay(parents, species, DRAW)
+    total = torch.zeros(COUNT, 4, dtype=torch.float64)
+    total.index_add_(0, made.particle, torch.stack([made.px, made.py, made.pz, made.energy(species)], dim=1))
+    missing = torch.stack([px, py, pz, energy], dim=1) - total
+    counted = torch.bincount(made.particle, minlength=COUNT)
+    assert bool((counted >= 1).all())
+    # What is missing is one or two neutrinos: no negative energy, no negative mass squared.
+    assert missing[:, 3].min() > -1e-6
+    assert (missing[:, 3] ** 2 - (missing[:, :3] ** 2).sum(1)).min() > -1e-5
+    charge = torch.zeros(COUNT, dtype=torch.float64).index_add_(0, made.particle, species.charge[made.species])
+    assert bool((charge == properties(pdg).charge).all())
+
+
+def test_channels_come_as_often_as_the_table_says():
+    species = SpeciesTable.of(np.array([321]), torch.device("cpu"))
+    rows, zero = torch.arange(COUNT), torch.zeros(COUNT, dtype=torch.float64)
+    parents = Flight(rows, torch.full((COUNT,), species.row(321)), zero, zero, zero, zero, *mother(0.4937, 1.0)[:3], rows)
+    made = decay(parents, species, DRAW)
+    three_charged = (torch.bincount(made.particle[species.charge[made.species] != 0], minlength=COUNT) == 3).double().mean()
+    assert three_charged.item() == pytest.approx(0.0558, abs=0.012)
+    muons = (made.species == species.row(-13)).double().sum().item() / COUNT
+    assert muons == pytest.approx(0.6356 + 0.0335, abs=0.025)
+
+
+def test_three_pions_share_the_energy_equally():
+    species = SpeciesTable.of(np.array([130]), torch.device("cpu"))
+    rows, zero = torch.arange(COUNT), torch.zeros(COUNT, dtype=torch.float64)
+    parents = Flight(rows, torch.full((COUNT,), species.row(130)), zero, zero, zero, zero, *mother(0.4976, 5.0)[:3], rows)
+    made = decay(parents, species, DRAW)
+    neutral = made.species == species.row(111)
+    three = torch.bincount(made.particle[neutral], minlength=COUNT)[made.particle] == 3
+    energy = made.energy(species)[three].reshape(3, -1)
+    assert (energy / energy.sum(0)).mean(1).tolist() == pytest.approx([1 / 3] * 3, abs=0.02)
 
 
 def test_two_body_is_isotropic_at_rest():
