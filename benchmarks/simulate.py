@@ -25,7 +25,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cpu":
         one, two = (run(options.events, workers, options.detector, "cpu") for workers in (1, 2))
-        result = {"one_worker": one, "two_workers": two, "speedup": round(two["events_per_second"] / one["events_per_second"], 3)}
+        result = {
+            "one_worker": one,
+            "two_workers": two,
+            "speedup": round(two["events_per_second"] / one["events_per_second"], 3),
+        }
     else:
         result = run(options.events, 1, options.detector, options.device)
     print(json.dumps(result, indent=2))

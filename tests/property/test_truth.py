@@ -47,7 +47,9 @@ def by_definition(event: TruthInput) -> Expected:
     momentum = event.momentum.numpy()
     label, charge = event.label.tolist(), event.charge.tolist()
     deposits: dict[int, dict[int, float]] = {p: {} for p in range(len(label))}
-    for e, p, energy in zip(event.link_element.tolist(), event.link_particle.tolist(), event.link_energy.tolist(), strict=True):
+    for e, p, energy in zip(
+        event.link_element.tolist(), event.link_particle.tolist(), event.link_energy.tolist(), strict=True
+    ):
         deposits[p][e] = deposits[p].get(e, 0.0) + energy
     tracks: dict[int, list[int]] = {p: [] for p in range(len(label))}
     for t, p in enumerate(event.track_particle.tolist()):

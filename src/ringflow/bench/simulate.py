@@ -26,7 +26,14 @@ _SEED = 20_261
 def run(events: int, workers: int, detector: str, device: str) -> dict[str, Any]:
     """Time a production and describe the machine it ran on."""
     measured = _production(events, workers, detector) if device == "cpu" else _on_device(events, detector, device)
-    return {"benchmark": "simulate", "sample": SAMPLE, "detector": detector, "device": device, **measured, **hardware(device)}
+    return {
+        "benchmark": "simulate",
+        "sample": SAMPLE,
+        "detector": detector,
+        "device": device,
+        **measured,
+        **hardware(device),
+    }
 
 
 def _production(events: int, workers: int, detector: str) -> dict[str, Any]:

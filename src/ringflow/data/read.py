@@ -142,10 +142,17 @@ def _to_block(table: pa.Table, columns: Columns) -> EventBlock:
     for name, present in columns.items():
         lists = {column: table[parquet_name(name, column)].combine_chunks() for column in present}
         first = next(iter(lists.values()))
-        counts = np.diff(first.offsets.to_numpy()).astype(np.int64)
-        flat = {column: values.flatten().to_numpy(zero_copy_only=True) for column, values in lists.items()}
-        collections[name] = Collection(counts, flat)
-    return EventBlock(table[EVENT_NUMBER].to_numpy(), collections)
+        counts = np.diff(_numbers(first.offsets)).astype(np.int64)
+        collections[name] = Collection(counts, {column: _numbers(values.flatten()) for column, values in lists.items()})
+    return EventBlock(_numbers(table[EVENT_NUMBER].combine_chunks()), collections)
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """An Arrow array without nulls as numpy over the same memory; `to_numpy` would load pandas where it is installed."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if not len(array):
+        return np.zeros(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
 def _keep(block: EventBlock, mask: npt.NDArray[np.bool_]) -> EventBlock:

@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ringflow.base.rundir import write_errors
 from ringflow.data.manifest import Columns, Shard, SplitRule
-from ringflow.event.block import Collection, EventBlock
+from ringflow.event.block import EventBlock
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, Column, parquet_name
 
 EVENT_NUMBER = "event_number"
@@ -74,18 +74,22 @@ def arrow_schema(columns: Columns) -> pa.Schema:
 def to_table(block: EventBlock, columns: Columns) -> pa.Table:
     """A block as an Arrow table that shares its memory."""
     schema = arrow_schema(columns)
-    arrays = [pa.array(block.event_number)]
+    arrays = [_flat_array(block.event_number)]
     for name, present in columns.items():
-        arrays += _list_arrays(block[name], present, schema, name)
+        offsets = _flat_array(block[name].offsets.astype(np.int32))
+        for column in present:
+            kind = schema.field(parquet_name(name, column)).type
+            arrays.append(pa.ListArray.from_arrays(offsets, _flat_array(block[name][column]), type=kind))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _list_arrays(part: Collection, present: tuple[str, ...], schema: pa.Schema, name: str) -> list[pa.Array]:
-    offsets = pa.array(part.offsets.astype(np.int32))
-    return [
-        pa.ListArray.from_arrays(offsets, pa.array(part[column]), type=schema.field(parquet_name(name, column)).type)
-        for column in present
-    ]
+def _flat_array(values: npt.NDArray[Any]) -> pa.Array:
+    """Numbers as an Arrow array over the same memory.
+
+    Not `pa.array`: that loads pandas where it is installed, half a second, and swallows a Ctrl-C meanwhile.
+    """
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 class ShardWriter:

@@ -9,6 +9,7 @@ Towers are a tensor program throughout; the cost is linear in the number of hits
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from ringflow.elements.grouping import group_minimum, group_sum
 from ringflow.elements.settings import ClusteringSettings
 
 #: Entries of the dense tower map held at a time; on a CPU few enough to stay near the caches.
-_MAP_ENTRIES_CPU, _MAP_ENTRIES_GPU = 1 << 23, 1 << 30
+_MAP_ENTRIES_CPU, _MAP_ENTRIES_GPU = 1 << 24, 1 << 30
 _NOWHERE = -1
 #: Layers that make the front of a pre-cluster: tracks bend, so what lies before it is looked for there, not at its centre.
 _FRONT_LAYERS = 4
@@ -54,7 +55,7 @@ class _Towers:
 
 @dataclass(frozen=True)
 class _PreClusters:
-    """Pre-clusters: event in the chunk, subsystem, energy, centre of all hits and of the first few layers, ECAL hits in the rear."""
+    """Pre-clusters: event in the chunk, energy, centre of all hits and of the first few layers, ECAL hits in the rear."""
 
     event: Tensor
     subsystem: Tensor
@@ -85,7 +86,7 @@ class Clusterer:
         starts = torch.arange(0, num_events + step, step, device=hits.event.device)
         edges = torch.searchsorted(hits.event, starts).tolist()
         labels, events, found = [hits.event[:0]], [hits.event[:0]], 0
-        for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for number, (first, last) in enumerate(pairwise(edges)):
             if first == last:
                 continue
             label, event = self._cluster_chunk(hits.part(first, last), number * step)
@@ -188,8 +189,10 @@ class Clusterer:
         reach = min(round(distance / grid.tower_size[calorimeter]), PAD - 2)
         steps = _window(reach, rows.device)
         tower = self._neighbours(place + pre.event[rows] * grid.size, grid.stride[target], steps)
-        other = torch.where(tower >= 0, pre_of_tower[tower.clamp_min(0)], _NOWHERE)
-        good = (other >= 0) & accepted[other.clamp_min(0)] & (other != rows)
+        # One look-up per tower; number -1, no tower, is the last entry.
+        candidate = torch.where(accepted[pre_of_tower], pre_of_tower, _NOWHERE)
+        other = torch.cat([candidate, candidate.new_full((1,), _NOWHERE)])[tower]
+        good = (other >= 0) & (other != rows)
         # Steps are in order of distance, so the first good one is the nearest.
         first = torch.where(good, torch.arange(len(steps), device=rows.device).unsqueeze(1), len(steps)).amin(0)
         nearest = other.gather(0, first.clamp_max(len(steps) - 1).unsqueeze(0)).squeeze(0)
@@ -209,7 +212,9 @@ class Clusterer:
         return number.index_select(0, label), event[order]
 
 
-def _describe(hits: CalorimeterHits, label: Tensor, subsystem: Tensor, first_event: int, rear_layer: int) -> _PreClusters:
+def _describe(
+    hits: CalorimeterHits, label: Tensor, subsystem: Tensor, first_event: int, rear_layer: int
+) -> _PreClusters:
     count = len(subsystem)
     energy = group_sum(hits.energy, label, count)
     first_layer = group_minimum(hits.layer, label, count)
@@ -223,7 +228,14 @@ def _describe(hits: CalorimeterHits, label: Tensor, subsystem: Tensor, first_eve
     event = torch.zeros(count, dtype=torch.int64, device=label.device)
     event[label] = hits.event - first_event
     rear = label[(hits.subsystem < 2) & (hits.layer >= rear_layer)]
-    return _PreClusters(event, subsystem, energy, centre(hits.energy), centre(hits.energy * in_front), torch.bincount(rear, minlength=count))
+    return _PreClusters(
+        event,
+        subsystem,
+        energy,
+        centre(hits.energy),
+        centre(hits.energy * in_front),
+        torch.bincount(rear, minlength=count),
+    )
 
 
 def _window(reach: int, device: torch.device) -> Tensor:

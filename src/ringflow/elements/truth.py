@@ -1,9 +1,10 @@
 """Truth: the particles a perfect reconstruction would return, each assigned to one primary element.
 
 1. Start from the stable generator particles without neutrinos, and what each left in which element.
-2. Visible is what left a track, or more than 10 % of its energy in the elements, or is charged and left more than 0.5 GeV there.
-3. Labels are charged hadron, neutral hadron, photon, electron and muon. Without a track nothing tells a charge: a charged hadron
-   or muon is then a neutral hadron, an electron a photon.
+2. Visible is what left a track, or more than 10 % of its energy in the elements, or is charged and left more than 0.5 GeV
+   there.
+3. Labels are charged hadron, neutral hadron, photon, electron and muon. Without a track nothing tells a charge: a charged
+   hadron or muon is then a neutral hadron, an electron a photon.
 4. Electrons and muons below 1 GeV of transverse momentum are hadrons: charged with a track, neutral without.
 5. Particles without a track that left (nearly) all in one single element are merged into one, labelled as the most energetic.
 6. In order of falling energy every particle takes its best track, else the element where it left most; if that is taken, it is
@@ -70,7 +71,9 @@ def assign_targets(event: TruthInput) -> Targets:
     has_track = best_track >= 0
     best_link = group_winner(event.link_energy.double(), event.link_particle, num)
     has_link = best_link >= 0
-    best_element = torch.where(has_link, event.link_element[best_link.clamp_min(0)], -1) if len(event.link_element) else best_link
+    best_element = (
+        torch.where(has_link, event.link_element[best_link.clamp_min(0)], -1) if len(event.link_element) else best_link
+    )
 
     charged = event.charge != 0
     enough = (left > VISIBLE_SHARE * energy) | (charged & (left > VISIBLE_CHARGED_ENERGY))

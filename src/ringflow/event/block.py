@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ class Collection:
     """Objects of one kind in a block: `counts` per event, every column flat over the events in order."""
 
     counts: npt.NDArray[np.int64]
-    columns: dict[str, npt.NDArray[np.generic]]
+    columns: dict[str, npt.NDArray[Any]]
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
@@ -25,7 +26,7 @@ class Collection:
     def __len__(self) -> int:
         return int(self.counts.sum())
 
-    def __getitem__(self, column: str) -> npt.NDArray[np.generic]:
+    def __getitem__(self, column: str) -> npt.NDArray[Any]:
         return self.columns[column]
 
     def take(self, start: int, stop: int) -> Collection:
@@ -70,7 +71,9 @@ def concatenate(blocks: list[EventBlock]) -> EventBlock:
     return EventBlock(np.concatenate([block.event_number for block in blocks]), joined)
 
 
-def cast(collection: str, counts: npt.NDArray[np.int64], columns: dict[str, npt.NDArray[np.generic]]) -> Collection:
+def cast(collection: str, counts: npt.NDArray[np.int64], columns: dict[str, npt.NDArray[Any]]) -> Collection:
     """Put columns into schema order and dtype."""
-    ordered = {c.name: columns[c.name].astype(c.dtype, copy=False) for c in COLLECTIONS[collection] if c.name in columns}
+    ordered = {
+        c.name: columns[c.name].astype(c.dtype, copy=False) for c in COLLECTIONS[collection] if c.name in columns
+    }
     return Collection(counts.astype(np.int64, copy=False), ordered)

@@ -1,7 +1,7 @@
 """`ringflow calibrate`: derive the calorimeter scales of a detector from particle guns.
 
-The electromagnetic scale makes the mean response of photons one. The hadronic scale is a curve: neutral hadrons of known energies
-give the mean sum of hits at each, and the factor that corrects it.
+The electromagnetic scale makes the mean response of photons one. The hadronic scale is a curve: neutral hadrons of known
+energies give the mean sum of hits at each, and the factor that corrects it.
 """
 
 from __future__ import annotations

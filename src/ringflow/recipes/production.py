@@ -66,7 +66,9 @@ def _keep_finished(production: Production, plan: Plan) -> dict[str, Shard]:
 
 def _require_space(out: Path, request: Request) -> None:
     """Refuse what cannot fit, counting what is already there."""
-    needed = request.plan.events * request.event_bytes - sum(path.stat().st_size for path in out.glob("shard-*.parquet"))
+    needed = request.plan.events * request.event_bytes - sum(
+        path.stat().st_size for path in out.glob("shard-*.parquet")
+    )
     place = next(path for path in (out, *out.absolute().parents) if path.exists())
     disk = shutil.disk_usage(place)
     if disk.total and needed > disk.free:

@@ -70,7 +70,7 @@ def observe(shot: Shot) -> Observation:
 def _observables(block: EventBlock) -> tuple[Floats, npt.NDArray[np.bool_], Floats]:
     hits, tracks, particles = block["hit"], block["track"], block["particle"]
     event = np.repeat(np.arange(len(block)), hits.counts)
-    energy = np.bincount(event, weights=hits["energy"].astype(np.float64), minlength=len(block))
+    energy = np.bincount(event, weights=hits["energy"], minlength=len(block)).astype(np.float64)
     of = np.repeat(np.arange(len(block)), tracks.counts)  # one particle per event
     true_pt = np.hypot(particles["px"], particles["py"]).astype(np.float64)
     true_eta = np.arcsinh(particles["pz"] / true_pt)

@@ -10,18 +10,21 @@ from typing import Any
 
 from ringflow.base.config import to_toml
 from ringflow.base.errors import UsageError
+from ringflow.base.memory import keep_freed_memory
 from ringflow.base.provenance import collect
 from ringflow.event.block import Collection, EventBlock
 from ringflow.recipes.production import Request, produce
 from ringflow.recipes.workers import Plan
-from ringflow.sim.generated import Generator
+from ringflow.sim.generated import GeneratedEvents, Generator
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.samples import make_generator
 from ringflow.sim.settings import SimulateSettings
 
 DEFAULT_EVENTS = 1000
-#: What an event takes on disk, roughly and rather less (bytes): to refuse what cannot fit.
-EVENT_BYTES = {True: 100_000, False: 10_000}
+#: What an event of a collision takes on disk with and without hits (bytes), and what any event takes: rather less than
+#: it is, because the figures only serve to refuse what cannot fit.
+COLLISION_BYTES = {True: 50_000, False: 5_000}
+LEAST_BYTES = 2_000
 _HIT_COLLECTIONS = ("hit", "hit_link", "hit_target")
 
 
@@ -60,22 +63,29 @@ class SimulatedBlocks:
     def __init__(self, settings: SimulateSettings) -> None:
         import torch
 
+        from ringflow.sim.detector import Detector
+
         # One thread per worker: sums in another order would be other events, and the cores belong to the workers.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._settings = settings
-        self._geometry = load_detector(settings.detector)
+        self._detector = Detector(load_detector(settings.detector), settings.production.device)
         self._generator = _generator(settings)
 
     def block(self, index: int) -> EventBlock:
         """Events number `index * block_events` and following (fewer at the end of a file)."""
-        from ringflow.sim.detector import simulate_block
+        events = self.measure(self.generate(index), index)
+        return events if self._settings.production.keep_hits else _without_hits(events)
 
-        production = self._settings.production
-        generated = self._generator.generate(index * production.block_events, production.block_events)
-        seed = block_seed(self._settings.generator.seed, index)
-        events = simulate_block(generated, self._geometry, seed, production.device)
-        return events if production.keep_hits else _without_hits(events)
+    def generate(self, index: int) -> GeneratedEvents:
+        """The collisions of a block."""
+        size = self._settings.production.block_events
+        return self._generator.generate(index * size, size)
+
+    def measure(self, generated: GeneratedEvents, index: int) -> EventBlock:
+        """What the detector makes of them."""
+        return self._detector.simulate_block(generated, block_seed(self._settings.generator.seed, index))
 
     def close(self) -> None:
         """Give the process its threads back."""
@@ -92,20 +102,29 @@ def block_seed(seed: int, index: int) -> int:
 
 
 def _generator(settings: SimulateSettings) -> Generator:
-    tracker = load_detector(settings.detector).tracker
-    radius = max(layer[0] for layer in tracker.barrel)
-    half_length = max(disk[0] for disk in tracker.disks)
-    return make_generator(settings.generator, radius, half_length)
+    return make_generator(settings.generator, *load_detector(settings.detector).tracker_cylinder)
 
 
 def _resolve(settings: SimulateSettings) -> SimulateSettings:
     """Settings with the number of events filled in; refuses what does not exist."""
+    if settings.production.device != "cpu":
+        _require(settings.production.device)
     available = _generator(settings).num_available
     asked = settings.production.events
     if available is not None and asked is not None and asked > available:
         raise UsageError(f"{settings.generator.hepmc} has {available} events, {asked} were asked for; ask for fewer")
     events = asked or available or DEFAULT_EVENTS
     return settings.model_copy(update={"production": settings.production.model_copy(update={"events": events})})
+
+
+def _require(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device '{device}' cannot be used here ({reason}); use --device cpu") from None
 
 
 def _request(settings: SimulateSettings) -> Request:
@@ -118,8 +137,15 @@ def _request(settings: SimulateSettings) -> Request:
         detector=load_detector(settings.detector).name,
         sample=hepmc.name if hepmc is not None else str(settings.generator.sample),
         settings=to_toml(_shareable(settings)),
-        event_bytes=EVENT_BYTES[production.keep_hits],
+        event_bytes=_event_bytes(settings),
     )
+
+
+def _event_bytes(settings: SimulateSettings) -> int:
+    sample = settings.generator.sample
+    if sample is None or sample == "gamma_gamma" or sample.startswith("gun_"):
+        return LEAST_BYTES
+    return COLLISION_BYTES[settings.production.keep_hits]
 
 
 def _record(settings: SimulateSettings) -> dict[str, Any]:

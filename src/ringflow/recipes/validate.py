@@ -40,18 +40,17 @@ class Collisions:
 def validate(detector: str, events: int, workers: int, seed: int) -> list[Row]:
     """All rows; `events` particles for each."""
     shots = _shots(detector, events, seed)
-    ttbar = partial(collide, detector, max(events // 20, 20), seed)
-    names = list(shots)
-    seen = run_all(_measure, [*shots.values(), partial(ttbar, "ttbar"), partial(ttbar, "zuds_91")], workers, "validate")
-    observed = dict(zip(names, seen[: len(names)], strict=True))
-    top, z = seen[-2:]
-    assert isinstance(top, Collisions) and isinstance(z, Collisions)
-    guns = {name: value for name, value in observed.items() if isinstance(value, Observation)}
-    return [*_photon_rows(guns), *_hadron_rows(guns, detector), *_track_rows(guns), *_efficiency_rows(guns), *_event_rows(top, z)]
-
-
-def _measure(task: object) -> Observation | Collisions:
-    return observe(task) if isinstance(task, Shot) else task()  # type: ignore[operator, no-any-return]
+    seen = run_all(observe, list(shots.values()), workers, "validate: guns")
+    guns = dict(zip(shots, seen, strict=True))
+    collision = partial(collide, detector, max(events // 20, 20), seed)
+    ttbar, zuds = run_all(collision, ["ttbar", "zuds_91"], workers, "validate: collisions")
+    return [
+        *_photon_rows(guns),
+        *_hadron_rows(guns, detector),
+        *_track_rows(guns),
+        *_efficiency_rows(guns),
+        *_event_rows(ttbar, zuds),
+    ]
 
 
 def _shots(detector: str, events: int, seed: int) -> dict[str, Shot]:
@@ -63,7 +62,9 @@ def _shots(detector: str, events: int, seed: int) -> dict[str, Shot]:
         middle = _cos_theta(0.5 * (low + high))
         for pt in (10.0, 100.0):
             energy = pt * math.cosh(0.5 * (low + high))
-            shots[f"track {name} {pt:g}"] = Shot(detector, (MUON, -MUON), energy, (middle - 1e-6, middle + 1e-6), 2 * events, seed)
+            shots[f"track {name} {pt:g}"] = Shot(
+                detector, (MUON, -MUON), energy, (middle - 1e-6, middle + 1e-6), 2 * events, seed
+            )
     inside, outside = _cos_theta(2.4), _cos_theta(2.6)
     # A pion of 6 GeV has more than 1 GeV of transverse momentum everywhere up to |eta| = 2.4.
     shots["pions"] = Shot(detector, (PION, -PION), 6.0, (-inside, inside), 2 * events, seed)
@@ -122,9 +123,16 @@ def _hadron_rows(seen: dict[str, Observation], detector: str) -> Iterable[Row]:
 
     for energy in (10.0, 20.0, 50.0):
         published = math.hypot(1.38 / energy, 0.308 / math.sqrt(energy), 0.05)
-        yield _within(f"neutral hadron energy resolution, central, {energy:g} GeV", published, core_resolution(energies(energy)), 0.20)
+        yield _within(
+            f"neutral hadron energy resolution, central, {energy:g} GeV",
+            published,
+            core_resolution(energies(energy)),
+            0.20,
+        )
     means = [float(np.mean(energies(energy))) / energy for energy in LINEARITY_ENERGIES]
-    yield _at_most("neutral hadron response, 2-100 GeV, largest deviation from its mean", 0.0, _deviation(means), _LINEARITY)
+    yield _at_most(
+        "neutral hadron response, 2-100 GeV, largest deviation from its mean", 0.0, _deviation(means), _LINEARITY
+    )
 
 
 def _track_rows(seen: dict[str, Observation]) -> Iterable[Row]:
@@ -167,8 +175,20 @@ def _deviation(responses: list[float]) -> float:
 
 def _within(name: str, published: float, measured: float, relative: float) -> Row:
     accept = f"{published * (1 - relative):.4g} to {published * (1 + relative):.4g}"
-    return {"name": name, "published": published, "measured": measured, "accept": accept, "ok": abs(measured / published - 1.0) <= relative}
+    return {
+        "name": name,
+        "published": published,
+        "measured": measured,
+        "accept": accept,
+        "ok": abs(measured / published - 1.0) <= relative,
+    }
 
 
 def _at_most(name: str, published: float, measured: float, limit: float) -> Row:
-    return {"name": name, "published": published, "measured": measured, "accept": f"<= {limit:g}", "ok": measured <= limit}
+    return {
+        "name": name,
+        "published": published,
+        "measured": measured,
+        "accept": f"<= {limit:g}",
+        "ok": measured <= limit,
+    }

@@ -13,8 +13,9 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
@@ -115,12 +116,13 @@ class _Team:
     def __init__(self, production: Production, open_source: OpenSource, size: int) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch and Arrow half
         self._members: dict[Connection, BaseProcess] = {}
-        for _ in range(size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, production, open_source), daemon=True)
-            process.start()
-            theirs.close()
-            self._members[ours] = process
+        with _interrupts_held_back():
+            for _ in range(size):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs, production, open_source), daemon=True)
+                process.start()
+                theirs.close()
+                self._members[ours] = process
 
     def __enter__(self) -> _Team:
         return self
@@ -165,6 +167,28 @@ class _Team:
         return message
 
 
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group, but the parent ends its workers: what it starts in here is deaf.
+
+    A child inherits what its parent's thread blocks. The parent's other threads still take the signal, and Python answers
+    in the main thread: there it is noted and answered at the end.
+    """
+    resource_tracker.ensure_running()  # started later, by the first worker, it would lift the block
+    noted: list[int] = []
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number)) if in_main_thread else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+    if noted:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _obituary(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         name = signal.Signals(-exitcode).name
@@ -176,7 +200,6 @@ def _obituary(exitcode: int | None) -> str:
 
 def _work(connection: Connection, production: Production, open_source: OpenSource) -> None:
     """Life of a worker process: one shard after the other until the team is dissolved."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
         with closing(open_source()) as source:

@@ -44,7 +44,9 @@ class Generated:
         """Move a block to the device; neutrinos stay in the list but do not fly."""
         if len(events.counts) and events.counts.max() >= MOST_PARTICLES:
             worst = int(events.event_number[events.counts.argmax()])
-            raise FailureError(f"event {worst} has {events.counts.max()} particles; at most {MOST_PARTICLES - 1} can be simulated")
+            raise FailureError(
+                f"event {worst} has {events.counts.max()} particles; at most {MOST_PARTICLES - 1} can be simulated"
+            )
         if len(events.counts) > MOST_EVENTS:
             raise FailureError(f"a block of {len(events.counts)} events is too large; at most {MOST_EVENTS} fit")
         species = SpeciesTable.of(events.pdg, device)
@@ -59,8 +61,8 @@ class Generated:
         columns["charge"] = species.charge[kind]
         numbers = torch.arange(len(kind), device=device)
         flying = ~species.is_invisible[kind]
-        position_and_momentum = (columns[name] for name in ("x", "y", "z", "time", "px", "py", "pz"))
-        primaries = Flight(numbers, kind, *position_and_momentum, torch.full_like(numbers, -1)).take(flying)
+        moving = {name: columns[name] for name in ("x", "y", "z", "time", "px", "py", "pz")}
+        primaries = Flight(particle=numbers, species=kind, root=torch.full_like(numbers, -1), **moving).take(flying)
         return cls(
             columns=columns,
             momentum=torch.stack([columns[name] for name in ("px", "py", "pz", "energy")], dim=1),
@@ -111,7 +113,9 @@ def particles_and_targets(
     event_of = generated.event_of
 
     def link_collection(name: str, link: HitLinks) -> SimulatedCollection:
-        return SimulatedCollection(event_of[link.particle], {name: link.hit, "particle": link.particle, "energy": link.energy})
+        return SimulatedCollection(
+            event_of[link.particle], {name: link.hit, "particle": link.particle, "energy": link.energy}
+        )
 
     return {
         "particle": SimulatedCollection(event_of, particles),
@@ -129,7 +133,9 @@ def _cluster_links(links: HitLinks, cluster_of_hit: Tensor, num_clusters: int, n
     key = cluster[inside] * num_particles + links.particle[inside]
     pairs, of = torch.unique(key, return_inverse=True)
     energy = group_sum(links.energy[inside], of, len(pairs))
-    return HitLinks(torch.div(pairs, max(num_particles, 1), rounding_mode="floor"), pairs % max(num_particles, 1), energy)
+    return HitLinks(
+        torch.div(pairs, max(num_particles, 1), rounding_mode="floor"), pairs % max(num_particles, 1), energy
+    )
 
 
 def _target_collection(targets: Targets, event_of: Tensor, element: str) -> SimulatedCollection:

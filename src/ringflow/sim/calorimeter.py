@@ -22,6 +22,7 @@ from ringflow.sim.table import Table
 
 #: Bits of a key, from the lowest: particle in the event, two cell indices, layer, side, subsystem; the event is above them.
 _PARTICLE_BITS, _INDEX_BITS, _LAYER_BITS, _SIDE_BITS, _SUBSYSTEM_BITS = 14, 13, 7, 1, 3
+_BELOW_SUBSYSTEM = 2 * _INDEX_BITS + _LAYER_BITS + _SIDE_BITS  # bits of a cell below its subsystem
 _HALF_RANGE = 1 << (_INDEX_BITS - 1)
 #: Bins of the tables that find a calorimeter from a radius or |z|; boundaries are exact to this.
 _BINS_PER_MM = 4
@@ -130,16 +131,19 @@ def read_out(
     cells, hit_of = torch.unique_consecutive(links >> _PARTICLE_BITS, return_inverse=True)
     energy = group_sum(link_energy, hit_of, len(cells))
     time = group_sum(link_time, hit_of, len(cells)) / energy.clamp_min(1e-12)
-    hits = _decode(cells, energy, time, table)
-    above = hits.energy > (table.threshold * table.scale)[hits.subsystem]
+    subsystem = (cells >> _BELOW_SUBSYSTEM) & ((1 << _SUBSYSTEM_BITS) - 1)
+    above = energy > (table.threshold * table.scale).index_select(0, subsystem)
     number = torch.cumsum(above, 0) - 1
-    kept = above[hit_of]
-    local = links & (MOST_PARTICLES - 1)
-    particle = local + first_of[hits.event][hit_of]
-    hits = hits.take(above)
-    smeared = hits.time + table.time_resolution[hits.subsystem] * draw.normal(hits.time)
-    hits = Hits(hits.event, hits.energy, hits.x, hits.y, hits.z, smeared, hits.layer, hits.subsystem)
-    return hits, HitLinks(number[hit_of][kept], particle[kept], link_energy[kept])
+    seen = torch.nonzero(above).squeeze(1)
+    time = time.index_select(0, seen)
+    time = time + table.time_resolution.index_select(0, subsystem.index_select(0, seen)) * draw.normal(time)
+    hits = _decode(cells.index_select(0, seen), energy.index_select(0, seen), time, table)
+
+    kept = torch.nonzero(above.index_select(0, hit_of)).squeeze(1)
+    hit = number.index_select(0, hit_of.index_select(0, kept))
+    first = first_of.index_select(0, hits.event.index_select(0, hit))
+    local = links.index_select(0, kept) & (MOST_PARTICLES - 1)
+    return hits, HitLinks(hit, first + local, link_energy.index_select(0, kept))
 
 
 def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable) -> _Deposits:
@@ -198,8 +202,8 @@ def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hi
         rest = rest >> bits
     second, first, layer, side, subsystem = fields
     barrel = (subsystem & 1) == 0
-    cell = table.cell[subsystem]
-    middle = table.inner[subsystem] + (layer + 0.5) * table.pitch[subsystem]
+    inner, pitch, cell = (column.index_select(0, subsystem) for column in (table.inner, table.pitch, table.cell))
+    middle = inner + (layer + 0.5) * pitch
     around = (2.0 * math.pi * middle / cell).floor()
     azimuth = ((first + 0.5) / around - 0.5) * (2.0 * math.pi)
     along_first = (first - _HALF_RANGE + 0.5) * cell

@@ -30,7 +30,11 @@ class _Channels:
 
     @classmethod
     def of(cls, table: SpeciesTable, device: torch.device) -> _Channels:
-        first, upper, species, mass, has_three = [0] * len(table.pdg), [], [], [], []
+        first = [0] * len(table.pdg)
+        upper: list[float] = []
+        species: list[list[int]] = []
+        mass: list[list[float]] = []
+        has_three: list[bool] = []
         for row, parent in enumerate(table.pdg):
             channels = CHANNELS.get(abs(parent), ())
             first[row] = len(upper)
@@ -74,7 +78,9 @@ def decay(parents: Flight, species: SpeciesTable, draw: Draw) -> Flight:
     momenta = [*two_body(pair, pair_mass, m1, m2, draw), third]
     rows = torch.arange(len(parents), device=draw.device)
     made = [daughters(parents, rows, channels.species[channel, k], momenta[k][:3]) for k in range(3)]
-    seen = [part.take((part.species >= 0) & (three if k == 2 else torch.ones_like(three))) for k, part in enumerate(made)]
+    seen = [
+        part.take((part.species >= 0) & (three if k == 2 else torch.ones_like(three))) for k, part in enumerate(made)
+    ]
     return Flight.join(seen)
 
 

@@ -90,7 +90,9 @@ class DepthTable:
 def _even(breakpoints: npt.NDArray[np.float64], source: int, target: int, end: float) -> npt.NDArray[np.float64]:
     """The piecewise linear function of each face at even steps of the source quantity."""
     at = np.linspace(0.0, end, _STEPS)
-    return np.array([np.interp(at, known, wanted) for known, wanted in zip(breakpoints[source], breakpoints[target], strict=True)])
+    return np.array(
+        [np.interp(at, known, wanted) for known, wanted in zip(breakpoints[source], breakpoints[target], strict=True)]
+    )
 
 
 def _material(part: CalorimeterGeometry) -> tuple[float, float, float]:

@@ -114,7 +114,9 @@ class Detector:
         return {**columns, "cluster": label}, clusters, cluster_event
 
 
-def simulate_block(generated: GeneratedEvents, geometry: DetectorGeometry, seed: int, device: str = "cpu") -> EventBlock:
+def simulate_block(
+    generated: GeneratedEvents, geometry: DetectorGeometry, seed: int, device: str = "cpu"
+) -> EventBlock:
     """Simulate one block; keep a `Detector` instead where there are many."""
     return Detector(geometry, device).simulate_block(generated, seed)
 

@@ -47,7 +47,11 @@ class Flight(Table):
 
 
 def daughters(
-    parents: Flight, rows: Tensor, species: Tensor | int, momentum: tuple[Tensor, Tensor, Tensor], root: Tensor | int = -1
+    parents: Flight,
+    rows: Tensor,
+    species: Tensor | int,
+    momentum: tuple[Tensor, Tensor, Tensor],
+    root: Tensor | int = -1,
 ) -> Flight:
     """New particles at the position of `parents[rows]`; a root of -1 means they start a track of their own."""
     px, py, pz = momentum
@@ -59,7 +63,9 @@ def daughters(
     return Flight(at.particle, column(species), at.x, at.y, at.z, at.time, px, py, pz, column(root))
 
 
-def orthogonal_frame(dx: Tensor, dy: Tensor, dz: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+def orthogonal_frame(
+    dx: Tensor, dy: Tensor, dz: Tensor
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
     """Two unit vectors that complete a direction to a right-handed frame [Duff et al., JCGT 6 (2017) 1]."""
     sign = torch.where(dz >= 0.0, 1.0, -1.0).to(dz.dtype)
     a = -1.0 / (sign + dz)

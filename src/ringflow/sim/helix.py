@@ -34,7 +34,9 @@ class Helix(Table):
     turn: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor, z: Tensor, px: Tensor, py: Tensor, pz: Tensor, charge: Tensor, field: float) -> Helix:
+    def of(
+        cls, x: Tensor, y: Tensor, z: Tensor, px: Tensor, py: Tensor, pz: Tensor, charge: Tensor, field: float
+    ) -> Helix:
         """Helix of particles in a field along +z; positive charges turn clockwise seen from +z."""
         pt = torch.hypot(px, py).clamp_min(1e-9)
         return cls(x, y, z, torch.atan2(py, px), pz / pt, -BENDING * charge * field / pt)
@@ -68,7 +70,9 @@ class Helix(Table):
         half_angle = torch.acos(cosine.clamp(-1.0, 1.0))
         start = self.phi - 0.5 * torch.pi * turn.sign()
         axis = torch.atan2(centre_y, centre_x)
-        candidates = [torch.remainder((axis + side * half_angle - start) * turn.sign(), _TWO_PI) for side in (-1.0, 1.0)]
+        candidates = [
+            torch.remainder((axis + side * half_angle - start) * turn.sign(), _TWO_PI) for side in (-1.0, 1.0)
+        ]
         # A start on the cylinder itself is not a crossing.
         first, second = (torch.where(angle * bend < 1e-6, _TWO_PI, angle) for angle in candidates)
         curved = torch.where(cosine.abs() <= 1.0, torch.minimum(first, second) * bend, torch.inf)
@@ -97,4 +101,8 @@ class Helix(Table):
         path = torch.where(straight, -along, -angle / torch.where(straight, 1.0, self.turn))
         x, y, z = self.position(path)
         azimuth = self.phi + self.turn * path
-        return x * torch.sin(azimuth) - y * torch.cos(azimuth), z, torch.remainder(azimuth + torch.pi, _TWO_PI) - torch.pi
+        return (
+            x * torch.sin(azimuth) - y * torch.cos(azimuth),
+            z,
+            torch.remainder(azimuth + torch.pi, _TWO_PI) - torch.pi,
+        )

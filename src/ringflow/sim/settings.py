@@ -25,7 +25,7 @@ class ProductionSettings(Settings):
     workers: int = Field(default=1, ge=1)
     events_per_shard: int = Field(default=250, ge=1)
     #: Events simulated as one tensor batch; part of what an event is made from, like the seed.
-    block_events: int = Field(default=50, ge=1, le=512)
+    block_events: int = Field(default=50, ge=1, le=4000)
     device: str = "cpu"
     keep_hits: bool = True
 

@@ -1,8 +1,9 @@
 """Showers: what a particle that enters the calorimeter leaves there, as sub-showers to be sampled as energy spots.
 
 Electromagnetic profiles after Grindhammer and Peters [hep-ex/0001020], hadronic after Bock et al. [NIM 186 (1981) 533] with a
-fluctuating electromagnetic fraction [Gabriel et al., Groom]. A hadronic shower is a handful of sub-showers, each electromagnetic
-(neutral pions) or hadronic, with an energy, a start and a direction of its own: this makes the lumps that clustering splits.
+fluctuating electromagnetic fraction [Gabriel et al., Groom]. A hadronic shower is a handful of sub-showers, each
+electromagnetic (neutral pions) or hadronic, with an energy, a start and a direction of its own: the lumps that clustering
+splits.
 """
 
 from __future__ import annotations
@@ -81,12 +82,27 @@ def arrive(entry: Flight, face: Tensor, species: SpeciesTable) -> Arrival:
     radius = torch.hypot(entry.x, entry.y).clamp_min(1e-9)
     radial = (entry.x * direction[0] + entry.y * direction[1]) / radius
     cosine = torch.where(face == BARREL_FACE, radial, direction[2].abs()).clamp_min(_GRAZING)
-    single = [
-        value.to(torch.float32)
-        for value in (entry.x, entry.y, entry.z, entry.time, *direction, cosine, energy - mass * species.baryon[kind], energy - mass)
-    ]
-    is_em = species.is_photon[kind] | species.is_electron[kind]
-    return Arrival(entry.particle, face, *single, is_em, species.is_muon[kind], species.charge[kind] != 0)
+
+    def single(value: Tensor) -> Tensor:
+        return value.to(torch.float32)
+
+    return Arrival(
+        particle=entry.particle,
+        face=face,
+        x=single(entry.x),
+        y=single(entry.y),
+        z=single(entry.z),
+        time=single(entry.time),
+        dx=single(direction[0]),
+        dy=single(direction[1]),
+        dz=single(direction[2]),
+        cosine=single(cosine),
+        energy=single(energy - mass * species.baryon[kind]),
+        kinetic=single(energy - mass),
+        is_em=species.is_photon[kind] | species.is_electron[kind],
+        is_muon=species.is_muon[kind],
+        is_charged=species.charge[kind] != 0,
+    )
 
 
 def develop(
@@ -116,7 +132,9 @@ def develop(
     curved = helix.take(rows)
     path = length[showers] / curved.length(torch.ones_like(curved.x))
     start = [value.to(torch.float32) for value in (*curved.position(path), *curved.direction(path))]
-    hadronic = _split_hadronic(rows, remaining[showers], start, end[showers], others.take(showers), table, geometry.shower, draw)
+    hadronic = _split_hadronic(
+        rows, remaining[showers], start, end[showers], others.take(showers), table, geometry.shower, draw
+    )
     return SubShowers.join([_electromagnetic(arrival, electromagnetic, geometry.shower, draw), hadronic]), stretches
 
 
@@ -124,7 +142,9 @@ def _electromagnetic(arrival: Arrival, rows: Tensor, model: ShowerModel, draw: D
     at = arrival.take(rows)
     energy = at.energy * (1.0 + model.em_constant_term * draw.normal(at.energy)).clamp_min(0.0)
     none = torch.zeros_like(energy)
-    return SubShowers(rows, torch.ones_like(rows, dtype=torch.bool), energy, at.x, at.y, at.z, at.dx, at.dy, at.dz, none)
+    return SubShowers(
+        rows, torch.ones_like(rows, dtype=torch.bool), energy, at.x, at.y, at.z, at.dx, at.dy, at.dz, none
+    )
 
 
 def _split_hadronic(
@@ -155,16 +175,28 @@ def _split_hadronic(
 
     later = draw.exponential(share) * model.late_start_length * (draw.uniform(share) < model.late_start_fraction)
     cosine, face = arrival.cosine[of], arrival.face[of]
-    begin = table.convert(table.convert(depth[of], face, MILLIMETRES, INTERACTION) + later * cosine, face, INTERACTION, MILLIMETRES)
+    begin = table.convert(
+        table.convert(depth[of], face, MILLIMETRES, INTERACTION) + later * cosine, face, INTERACTION, MILLIMETRES
+    )
     travel = (begin - depth[of]) / cosine
     x, y, z, dx, dy, dz = (value[of] for value in start)
     angle = (draw.exponential(share) * model.transverse_kick / share.clamp_min(0.05)).clamp_max(0.8)
     azimuth = 2.0 * torch.pi * draw.uniform(share)
     first, second = orthogonal_frame(dx, dy, dz)
     u, v, w = torch.sin(angle) * torch.cos(azimuth), torch.sin(angle) * torch.sin(azimuth), torch.cos(angle)
-    axis = [w * a + u * b + v * c for a, b, c in zip((dx, dy, dz), first, second, strict=True)]
-    origin = [a + travel * b for a, b in zip((x, y, z), axis, strict=True)]
-    return SubShowers(rows[of], is_em, visible, *origin, *axis, begin)
+    ax, ay, az = (w * a + u * b + v * c for a, b, c in zip((dx, dy, dz), first, second, strict=True))
+    return SubShowers(
+        arrival=rows[of],
+        is_em=is_em,
+        energy=visible,
+        x=x + travel * ax,
+        y=y + travel * ay,
+        z=z + travel * az,
+        dx=ax,
+        dy=ay,
+        dz=az,
+        depth=begin,
+    )
 
 
 def em_profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:

@@ -126,7 +126,11 @@ def _sample(recipe: _Recipe, is_em: bool, table: DepthTable, geometry: DetectorG
     depth = table.convert(amount, spot.face, RADIATION if is_em else INTERACTION, MILLIMETRES)
     travel = (depth - spot.depth) / spot.cosine
 
-    scale = _em_scale(along / spot.maximum, spot.log_energy, geometry.shower.atomic_number, draw) * spot.size if is_em else spot.size
+    scale = (
+        _em_scale(along / spot.maximum, spot.log_energy, geometry.shower.atomic_number, draw) * spot.size
+        if is_em
+        else spot.size
+    )
     quantile = _LATERAL_QUANTILE * draw.uniform(along)
     radius = scale * torch.sqrt(quantile / (1.0 - quantile))
     azimuth = 2.0 * math.pi * draw.uniform(radius)
@@ -146,7 +150,9 @@ def _em_scale(tau: Tensor, log_e: Tensor, z: float, draw: Draw) -> Tensor:
     """Size, in Moliere radii, of the core or the tail of the lateral profile 2 r R^2 / (r^2 + R^2)^2 [Grindhammer, Peters]."""
     tau = tau.clamp_max(5.0)
     core = 0.0251 + 0.00319 * log_e + (0.1162 - 0.000381 * z) * tau
-    tail = (0.659 - 0.00309 * z) * (torch.exp(-2.59 * (tau - 0.645)) + torch.exp((0.3585 + 0.0421 * log_e) * (tau - 0.645)))
+    tail = (0.659 - 0.00309 * z) * (
+        torch.exp(-2.59 * (tau - 0.645)) + torch.exp((0.3585 + 0.0421 * log_e) * (tau - 0.645))
+    )
     argument = (0.401 + 0.00187 * z - tau) / (1.313 - 0.0686 * log_e)
     in_core = (2.632 - 0.00094 * z) * torch.exp(argument - torch.exp(argument))
     return torch.where(draw.uniform(tau) < in_core, core, tail)

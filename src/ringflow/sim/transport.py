@@ -96,7 +96,9 @@ def enter_calorimeter(helix: Helix, geometry: DetectorGeometry) -> tuple[Tensor,
     return torch.where(in_barrel | in_endcap | in_hadronic, path, torch.inf), face
 
 
-def fly(flight: Flight, helix: Helix, species: SpeciesTable, geometry: DetectorGeometry, draw: Draw, last: bool) -> Ends:
+def fly(
+    flight: Flight, helix: Helix, species: SpeciesTable, geometry: DetectorGeometry, draw: Draw, last: bool
+) -> Ends:
     """Let every particle fly to its end; in the last generation nothing interacts or decays any more."""
     kind_of = flight.species
     calorimeter, face = enter_calorimeter(helix, geometry)

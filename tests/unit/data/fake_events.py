@@ -129,13 +129,15 @@ class FakeBlocks:
     bad_block: int = -1
     trouble: str = ""
     pause: float = 0.0
+    quick_blocks: tuple[int, ...] = ()
     available: int = 10**9
 
     def __call__(self) -> FakeBlocks:
         return self
 
     def block(self, index: int) -> EventBlock:
-        time.sleep(self.pause)
+        if index not in self.quick_blocks:
+            time.sleep(self.pause)
         if index == self.bad_block:
             if self.trouble == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
@@ -14,7 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 from fake_events import fake_block, same
 
 from ringflow.base.errors import DatasetError, UsageError
-from ringflow.data.read import Dataset
+from ringflow.data.read import Dataset, _numbers
 from ringflow.event.block import concatenate
 
 
@@ -65,6 +66,11 @@ def test_awkward(dataset: Path) -> None:
     assert events.event_number.tolist() == [8, 18]
     assert np.array_equal(events.track.pt[0], fake_block(8, 1)["track"]["pt"])
     assert np.array_equal(events.hit.energy[1], fake_block(18, 1)["hit"]["energy"])
+
+
+def test_numbers_of_a_slice_of_an_array() -> None:
+    assert _numbers(pa.array([1, 2, 3, 4], pa.int32()).slice(1, 2)).tolist() == [2, 3]
+    assert _numbers(pa.array([], pa.float32())).dtype == np.float32
 
 
 def test_a_missing_shard(dataset: Path) -> None:

@@ -58,7 +58,7 @@ def cluster(*parts, events: int = 1):
     return label, cluster_event, energy
 
 
-FRONT = range(0, 20)
+FRONT = range(20)
 
 
 def test_one_shower_is_one_cluster():
@@ -87,7 +87,7 @@ def test_events_never_share_a_cluster():
 
 
 def test_hadronic_shower_continues_the_track_in_front_of_it():
-    track = shower(0.3, 1.5, 0.28, range(0, 40), 0, spread=0.0)
+    track = shower(0.3, 1.5, 0.28, range(40), 0, spread=0.0)
     behind = shower(0.3, 1.5, 8.0, range(2, 20), 2, spread=30.0)
     label, events, _ = cluster(track, behind)
     assert len(events) == 1
@@ -95,7 +95,7 @@ def test_hadronic_shower_continues_the_track_in_front_of_it():
 
 
 def test_contained_photon_does_not_take_the_hadronic_shower_behind_it():
-    photon = shower(0.3, 1.5, 5.0, range(0, 25), 0)
+    photon = shower(0.3, 1.5, 5.0, range(25), 0)
     behind = shower(0.3, 1.5, 8.0, range(2, 20), 2, spread=30.0)
     _, events, _ = cluster(photon, behind)
     assert len(events) == 2

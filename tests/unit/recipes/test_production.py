@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,7 +33,8 @@ sys.path.append(sys.argv[2])
 from fake_events import FakeBlocks, fake_request
 from ringflow.recipes.production import produce
 if __name__ == "__main__":
-    produce(Path(sys.argv[1]), fake_request(25), FakeBlocks(4, pause=float(sys.argv[4])), workers=int(sys.argv[3]))
+    source = FakeBlocks(4, pause=float(sys.argv[4]), quick_blocks=(0, 2))  # the first of each of two shards
+    produce(Path(sys.argv[1]), fake_request(25), source, workers=int(sys.argv[3]))
 """
 
 
@@ -119,10 +121,14 @@ def worker_pids(process: subprocess.Popen[str]) -> list[str]:
 def test_the_workers_of_a_killed_production_end_with_it(tmp_path: Path) -> None:
     process = start(tmp_path / "script.py", tmp_path / "d", workers=2, pause=600)
     wait_for(tmp_path / "d" / ".production" / "production.json", process)
-    while len(workers := worker_pids(process)) < 2:
+    while len(list((tmp_path / "d" / ".production").glob("*.part"))) < 2:
         time.sleep(0.01)
+    workers = worker_pids(process)
+    assert len(workers) == 2
     process.kill()
-    process.communicate()
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()  # not read to its end: a surviving worker would hold it open
     for _ in range(3000):
         if not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers):
             break
@@ -130,6 +136,19 @@ def test_the_workers_of_a_killed_production_end_with_it(tmp_path: Path) -> None:
     else:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("a worker outlived the production")
+
+
+def test_workers_leave_an_interrupt_to_the_production(tmp_path: Path) -> None:
+    process = start(tmp_path / "script.py", tmp_path / "d", workers=2, pause=600)
+    wait_for(tmp_path / "d" / ".production" / "production.json", process)
+    while len(workers := worker_pids(process)) < 2:
+        time.sleep(0.005)
+    states = [Path(f"/proc/{pid}/status").read_text() for pid in workers]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    for state in states:
+        (blocked,) = re.findall(r"SigBlk:\s*(\w+)", state)
+        assert int(blocked, 16) & 1 << (signal.SIGINT - 1), "a worker would answer Ctrl-C itself"
 
 
 def test_a_finished_shard_that_was_damaged_meanwhile_is_made_again(
@@ -343,13 +362,18 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+# One process at its start is left out: while they are loaded, some libraries swallow an interrupt.
+@pytest.mark.parametrize(
+    ("moment", "workers"), [("production.json", 2), ("shard-00000.json", 1), ("shard-00000.json", 2)]
+)
 def test_an_interrupt_ends_everything_and_can_be_resumed(
-    tmp_path: Path, uninterrupted: dict[str, bytes], workers: int
+    tmp_path: Path, uninterrupted: dict[str, bytes], workers: int, moment: str
 ) -> None:
     out = tmp_path / "d"
     process = start(tmp_path / "script.py", out, workers)
-    wait_for(out / ".production" / "shard-00000.json", process)
+    wait_for(out / ".production" / moment, process)
+    while workers > 1 and len(worker_pids(process)) < workers:
+        time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     said = process.communicate()[1]
     assert process.returncode != 0

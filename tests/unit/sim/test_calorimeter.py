@@ -44,7 +44,9 @@ def spots_at(points: list[tuple[float, float, float]], energy: list[float], part
 
 
 def hits_of(spots: Spots, particles: int = 4):
-    return read_out([spots], torch.zeros(particles, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), CELLS, Draw(1, CPU))
+    return read_out(
+        [spots], torch.zeros(particles, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), CELLS, Draw(1, CPU)
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,9 @@ def test_neighbouring_cells_stay_apart_around_the_barrel():
     """Every azimuth falls into exactly one cell, also at the seam."""
     phi = torch.linspace(-torch.pi, torch.pi, 20_001)[:-1]
     radius = CLIC.ecal.barrel.inner + 0.5 * CLIC.ecal.pitch
-    points = list(zip((radius * torch.cos(phi)).tolist(), (radius * torch.sin(phi)).tolist(), [1.0] * len(phi), strict=True))
+    points = list(
+        zip((radius * torch.cos(phi)).tolist(), (radius * torch.sin(phi)).tolist(), [1.0] * len(phi), strict=True)
+    )
     hits, _ = hits_of(spots_at(points, [1.0] * len(phi), [0] * len(phi)))
     cells = int(2 * np.pi * radius / CLIC.ecal.cell)
     assert len(hits) == cells

@@ -66,9 +66,13 @@ def test_daughters_carry_the_momentum_of_the_parent_less_neutrinos(pdg: int):
 def test_channels_come_as_often_as_the_table_says():
     species = SpeciesTable.of(np.array([321]), torch.device("cpu"))
     rows, zero = torch.arange(COUNT), torch.zeros(COUNT, dtype=torch.float64)
-    parents = Flight(rows, torch.full((COUNT,), species.row(321)), zero, zero, zero, zero, *mother(0.4937, 1.0)[:3], rows)
+    parents = Flight(
+        rows, torch.full((COUNT,), species.row(321)), zero, zero, zero, zero, *mother(0.4937, 1.0)[:3], rows
+    )
     made = decay(parents, species, DRAW)
-    three_charged = (torch.bincount(made.particle[species.charge[made.species] != 0], minlength=COUNT) == 3).double().mean()
+    three_charged = (
+        (torch.bincount(made.particle[species.charge[made.species] != 0], minlength=COUNT) == 3).double().mean()
+    )
     assert three_charged.item() == pytest.approx(0.0558, abs=0.012)
     muons = (made.species == species.row(-13)).double().sum().item() / COUNT
     assert muons == pytest.approx(0.6356 + 0.0335, abs=0.025)
@@ -77,7 +81,9 @@ def test_channels_come_as_often_as_the_table_says():
 def test_three_pions_share_the_energy_equally():
     species = SpeciesTable.of(np.array([130]), torch.device("cpu"))
     rows, zero = torch.arange(COUNT), torch.zeros(COUNT, dtype=torch.float64)
-    parents = Flight(rows, torch.full((COUNT,), species.row(130)), zero, zero, zero, zero, *mother(0.4976, 5.0)[:3], rows)
+    parents = Flight(
+        rows, torch.full((COUNT,), species.row(130)), zero, zero, zero, zero, *mother(0.4976, 5.0)[:3], rows
+    )
     made = decay(parents, species, DRAW)
     neutral = made.species == species.row(111)
     three = torch.bincount(made.particle[neutral], minlength=COUNT)[made.particle] == 3

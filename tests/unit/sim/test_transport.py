@@ -102,7 +102,9 @@ def test_decays_follow_the_lifetime():
     assert decayed == pytest.approx(1.0 - math.exp(-length / mean_length), rel=0.06)
 
 
-@pytest.mark.parametrize(("pdg", "lost_to_neutrinos"), [(22, False), (11, False), (321, True), (130, True), (111, False)])
+@pytest.mark.parametrize(
+    ("pdg", "lost_to_neutrinos"), [(22, False), (11, False), (321, True), (130, True), (111, False)]
+)
 def test_energy_is_shared_not_made(pdg: int, lost_to_neutrinos: bool):
     """What flies on from a conversion, a radiation or a decay carries the energy of its parent, less neutrinos."""
     count = 4000
@@ -146,6 +148,8 @@ def test_reaches_calo_and_extrapolation_lie_on_the_face():
     output, species = through(13, 20.0, 0.5, 500)
     tracks = measure_tracks(output, species, CLIC, Draw(5, CPU))
     assert bool(tracks["reaches_calo"].all())
-    torch.testing.assert_close(torch.hypot(tracks["calo_x"], tracks["calo_y"]), torch.full_like(tracks["pt"], CLIC.face_radius))
+    torch.testing.assert_close(
+        torch.hypot(tracks["calo_x"], tracks["calo_y"]), torch.full_like(tracks["pt"], CLIC.face_radius)
+    )
     direction = tracks["calo_dx"] ** 2 + tracks["calo_dy"] ** 2 + tracks["calo_dz"] ** 2
     torch.testing.assert_close(direction, torch.ones_like(direction))

@@ -1,0 +1,57 @@
+"""Validation and calibration of the detectors with guns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ringflow.base.errors import UsageError
+from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate
+from ringflow.recipes.shoot import BARREL, Shot, core_resolution, observe, run_all
+from ringflow.recipes.validate import _at_most, _within, validate
+from ringflow.sim.geometry import load_detector
+
+
+def test_clic_reproduces_the_published_table():
+    rows = validate("clic", events=400, workers=1, seed=1)
+    assert len(rows) == 21
+    assert all(set(row) == {"name", "published", "measured", "accept", "ok"} for row in rows)
+    assert [row["name"] for row in rows if not row["ok"]] == []
+
+
+def test_rows_fail_outside_their_range():
+    assert _within("x", 0.10, 0.114, 0.15)["ok"]
+    assert not _within("x", 0.10, 0.116, 0.15)["ok"]
+    assert _within("x", 0.10, 0.086, 0.15)["ok"]
+    assert not _within("x", 0.10, 0.084, 0.15)["ok"]
+    assert _at_most("x", 0.0, 0.03, 0.03)["ok"]
+    assert not _at_most("x", 0.0, 0.031, 0.03)["ok"]
+
+
+def test_calibration_constants_of_clic_are_reproduced_by_the_command():
+    shipped = load_detector("clic").calibration
+    found = calibrate("clic", events=150, workers=1, seed=9)
+    assert found["em_scale"] == pytest.approx(shipped.em_scale, rel=0.01)
+    assert len(found["hadronic_energy"]) == len(HADRON_ENERGIES)
+    # The soft end fluctuates by 60 % per particle.
+    assert found["hadronic_factor"][4:] == pytest.approx(shipped.hadronic_factor[4:], rel=0.06)
+
+
+def test_core_resolution_is_the_sigma_of_a_gaussian_and_ignores_tails():
+    values = np.random.default_rng(1).normal(10.0, 0.5, 20_000)
+    assert core_resolution(values) == pytest.approx(0.05, rel=0.03)
+    values[:200] = 1000.0
+    assert core_resolution(values) == pytest.approx(0.05, rel=0.05)
+
+
+def test_guns_do_not_depend_on_the_number_of_workers():
+    shots = [Shot("clic", (22,), 5.0, BARREL, 30, 3), Shot("clic", (211,), 5.0, BARREL, 30, 3)]
+    alone, together = (run_all(observe, shots, workers, "test") for workers in (1, 2))
+    for one, two in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one.calorimeter, two.calorimeter)
+        np.testing.assert_array_equal(one.pt_ratio, two.pt_ratio)
+
+
+def test_unknown_detector_is_named():
+    with pytest.raises(UsageError, match="unknown detector 'clik': did you mean 'clic'"):
+        validate("clik", events=10, workers=1, seed=1)
