@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import pydantic
 
-from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.base.log import say
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
 from ringflow.data.card import dataset_card
@@ -39,6 +39,7 @@ from ringflow.data.write import columns_in, file_hash
 
 _RECORD_FILE = "production.json"
 _LOCK_FILE = "lock"
+_WHAT_EVENTS_ARE_MADE_FROM = ("settings", "inputs", "generator", "geometry_sha256")
 _EVENTS_KEY = "settings.production.events"
 
 
@@ -100,8 +101,16 @@ def already_made(folder: Path, record: Mapping[str, Any]) -> Manifest | None:
     if not (folder / MANIFEST_FILE).is_file():
         return None
     manifest = read_manifest(folder)
-    same = all(manifest.provenance.get(key) == record[key] for key in ("settings", "inputs"))
-    return manifest if same else None
+    if any(manifest.provenance.get(key) != record.get(key) for key in _WHAT_EVENTS_ARE_MADE_FROM):
+        return None
+    for shard in manifest.shards:
+        path = folder / shard.file
+        size = path.stat().st_size if path.is_file() else 0
+        if size != shard.bytes:
+            raise DatasetError(
+                f"{path} is damaged: {size} bytes instead of {shard.bytes}; make it anew with --overwrite"
+            )
+    return manifest
 
 
 @contextmanager

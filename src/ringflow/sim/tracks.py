@@ -36,7 +36,12 @@ def measure_tracks(output: TrackerOutput, species: SpeciesTable, geometry: Detec
     chi2 = 2.0 * draw.gamma(0.5 * ndf.to(pt.dtype))
 
     last = flights.take(last_row)
-    end = moved(last, helices.take(last_row), output.ends.path[last_row], species)
+    reaches = output.ends.kind[last_row] == CALORIMETER
+    # A looper is measured on its way out: its last hit is where it turns back.
+    half_turn = torch.pi / helices.turn[last_row].abs().clamp_min(1e-12)
+    path = output.ends.path[last_row]
+    path = torch.where(reaches, path, torch.minimum(path, half_turn))
+    end = moved(last, helices.take(last_row), path, species)
     length = end.momentum.clamp_min(1e-9)
     order = torch.argsort(flights.particle[root], stable=True)
     columns = {
@@ -52,7 +57,7 @@ def measure_tracks(output: TrackerOutput, species: SpeciesTable, geometry: Detec
         **{f"sigma_{name}": sigma[name] for name in TRACK_PARAMETERS},
         "dedx": _energy_loss(momentum, species.mass[kind]) * (1.0 + tracker.dedx_resolution * draw.normal(pt)),
         "time": end.time + tracker.time_resolution * draw.normal(pt),
-        "reaches_calo": output.ends.kind[last_row] == CALORIMETER,
+        "reaches_calo": reaches,
         "calo_x": end.x,
         "calo_y": end.y,
         "calo_z": end.z,

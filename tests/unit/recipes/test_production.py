@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[1] / "data"))
 
 from fake_events import FakeBlocks, contents, fake_block, fake_request, same, write_fake_dataset
 
-from ringflow.base.errors import FailureError, InputFileError, UsageError
+from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.check import check
 from ringflow.data.read import Dataset
 from ringflow.event.block import concatenate
@@ -191,6 +191,18 @@ def test_a_finished_production_is_left_alone(tmp_path: Path, capsys: pytest.Capt
     assert (manifest.num_events, new) == (25, 0)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
     assert "already there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_finished_production_with_a_damaged_shard_is_not_called_made(tmp_path: Path, damage: str) -> None:
+    out = write_fake_dataset(tmp_path / "d")
+    shard = out / "shard-00000.parquet"
+    if damage == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-10])
+    with pytest.raises(DatasetError, match=r"shard-00000.parquet is damaged: .* with --overwrite"):
+        produce(out, fake_request(25), FakeBlocks(4), workers=1)
 
 
 @pytest.mark.parametrize("events", [30, 31, 55])

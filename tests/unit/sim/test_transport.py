@@ -153,3 +153,11 @@ def test_reaches_calo_and_extrapolation_lie_on_the_face():
     )
     direction = tracks["calo_dx"] ** 2 + tracks["calo_dy"] ** 2 + tracks["calo_dz"] ** 2
     torch.testing.assert_close(direction, torch.ones_like(direction))
+
+
+def test_a_looper_ends_where_it_turns_back():
+    output, species = through(13, 0.6, 0.1, 200)
+    tracks = measure_tracks(output, species, CLIC, Draw(5, CPU))
+    assert not bool(tracks["reaches_calo"].any())
+    diameter = 2.0 * 0.6 / (0.299792458e-3 * CLIC.field)
+    torch.testing.assert_close(torch.hypot(tracks["calo_x"], tracks["calo_y"]), torch.full_like(tracks["pt"], diameter))
