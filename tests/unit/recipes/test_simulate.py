@@ -142,7 +142,7 @@ def test_without_hits_nothing_points_to_hits(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "override",
-    ["generator.seed=2", "generator.sample=qq", "detector=cld", "production.block_events=10", "production.device=cuda"],
+    ["generator.seed=2", "generator.sample=qq", "detector=cld", "production.block_events=10"],
 )
 def test_other_settings_need_another_folder(tmp_path: Path, override: str) -> None:
     simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
