@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -48,6 +48,12 @@ class Observation:
 
 def observe(shot: Shot) -> Observation:
     """Simulate a gun and reduce it to its observables; deterministic in the seed."""
+    parts = [_observables(block) for block in simulate_shot(shot)]
+    return Observation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def simulate_shot(shot: Shot) -> Iterator[EventBlock]:
+    """The events of a gun, block by block."""
     # Late imports: a worker pays for torch, the command that only prints a table does not.
     import torch
 
@@ -60,11 +66,9 @@ def observe(shot: Shot) -> Observation:
     gun = Gun(description="fixed energy", pdg=shot.pdg, energy=(shot.energy, shot.energy), cos_theta=shot.cos_theta)
     generator = GunGenerator(f"gun {shot.pdg} {shot.energy}", gun, shot.seed)
     detector = Detector(load_detector(shot.detector))
-    parts = []
     for start in range(0, shot.events, _EVENTS_PER_BLOCK):
         generated = generator.generate(start, min(_EVENTS_PER_BLOCK, shot.events - start))
-        parts.append(_observables(detector.simulate_block(generated, shot.seed * 1_000_003 + start)))
-    return Observation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        yield detector.simulate_block(generated, shot.seed * 1_000_003 + start)
 
 
 def _observables(block: EventBlock) -> tuple[Floats, npt.NDArray[np.bool_], Floats]:

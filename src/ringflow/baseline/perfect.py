@@ -1,0 +1,73 @@
+"""Perfect particle flow: true associations, measured energies. The bound no algorithm on this detector passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ringflow.baseline.candidates import MASS
+from ringflow.baseline.constants import BaselineConstants, HadronConstants
+from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.particles import NEUTRAL_HADRON, PHOTON
+
+Floats = npt.NDArray[np.float64]
+
+
+def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection:
+    """One candidate per target: charged ones with the momentum of their track, neutral ones with the energy they left."""
+    targets, tracks = block["target"], block["track"]
+    event = np.repeat(np.arange(len(block)), targets.counts)
+    label = targets["label"].astype(np.int64)
+    left, centre = _deposits(block, len(targets))
+    neutral = (label == PHOTON) | (label == NEUTRAL_HADRON)
+
+    hadronic = left * _factor(left, constants.hadron)
+    energy = np.where(label == NEUTRAL_HADRON, hadronic, left)
+    momentum = np.sqrt(np.maximum(energy**2 - MASS[label] ** 2, (0.5 * energy) ** 2))
+    length = np.linalg.norm(centre, axis=1)
+    direction = centre / np.maximum(length, 1e-9)[:, None]
+
+    track = np.where(targets["track"] >= 0, targets["track"] + tracks.offsets[event], 0)
+    has_track = targets["track"] >= 0
+    of_track = _track_momenta(tracks)[track] if len(tracks) else np.zeros((len(targets), 3))
+    # A photon that converted has a track but is measured by the calorimeter, unless nothing of it arrived there.
+    by_track = has_track & (~neutral | (left <= 0.0))
+    p = np.where(by_track[:, None], of_track, momentum[:, None] * direction)
+    energy = np.where(by_track, np.sqrt((of_track**2).sum(1) + MASS[label] ** 2), energy)
+    columns = {
+        "label": label,
+        "charge": targets["charge"],
+        "px": p[:, 0],
+        "py": p[:, 1],
+        "pz": p[:, 2],
+        "energy": energy,
+        "track": targets["track"],
+        "cluster": targets["cluster"],
+    }
+    return cast("candidate", targets.counts, columns)
+
+
+def _deposits(block: EventBlock, num_targets: int) -> tuple[Floats, Floats]:
+    """What the particles of each target left in the clusters, and the energy-weighted centre of it."""
+    links, particles, clusters, targets = (block[name] for name in ("cluster_link", "particle", "cluster", "target"))
+    event = np.repeat(np.arange(len(block)), links.counts)
+    target = particles["target"][links["particle"] + particles.offsets[event]]
+    seen = target >= 0
+    row = (target + targets.offsets[event])[seen]
+    cluster = (links["cluster"] + clusters.offsets[event])[seen]
+    energy = links["energy"][seen].astype(np.float64)
+    left = np.bincount(row, weights=energy, minlength=num_targets).astype(np.float64)
+    centre = np.stack(
+        [np.bincount(row, weights=energy * clusters[axis][cluster], minlength=num_targets) for axis in ("x", "y", "z")],
+        axis=1,
+    )
+    return left, centre / np.maximum(left, 1e-12)[:, None]
+
+
+def _factor(energy: Floats, constants: HadronConstants) -> Floats:
+    return np.interp(np.log(np.maximum(energy, 1e-3)), np.log(constants.energy), constants.factor)
+
+
+def _track_momenta(tracks: Collection) -> Floats:
+    pt, eta, phi = (tracks[name].astype(np.float64) for name in ("pt", "eta", "phi"))
+    return np.stack([pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta)], axis=1)
