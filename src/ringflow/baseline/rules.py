@@ -31,6 +31,8 @@ Floats = npt.NDArray[np.float64]
 
 _BENDING = 0.299792458e-3  # GeV / (T mm)
 _MOST_NEUTRALS = 13
+#: How much further from a track the centre of a cluster may lie than a hit.
+_COARSER = np.array([6.0, 2.0, 1.0])
 #: Transverse momentum above which a track must reach the calorimeter, in units of what just reaches it.
 _STIFF = 1.2
 
@@ -51,6 +53,7 @@ class EventView:
     calorimeter: npt.NDArray[np.int64]
     layer: npt.NDArray[np.int64]
     cluster: npt.NDArray[np.int64]
+    coarse: bool  # whether the hits are really the centres of the clusters
 
 
 def reconstruct_block(block: EventBlock, constants: BaselineConstants) -> Collection:
@@ -67,10 +70,13 @@ def _reconstruct(view: EventView, constants: BaselineConstants, candidates: Cand
     link, hadron, photon, lepton = constants.link, constants.hadron, constants.photon, constants.lepton
     scale = (np.log(np.array(hadron.energy)), np.array(hadron.factor))
     reach = np.array([link.ecal_distance, link.hcal_distance, lepton.muon_yoke_distance])
+    min_hits = link.min_hits
+    if view.coarse:
+        reach, min_hits = reach * _COARSER, 1
     shared, nearest, pattern = follow_tracks(
         view.tracks, view.hits, view.calorimeter, view.layer, view.cluster, len(view.energy), reach
     )
-    main, parent = link_tracks(shared, view.photon_like, link.min_hits)
+    main, parent = link_tracks(shared, view.photon_like, min_hits)
     label = label_tracks(view.momentum, main, pattern, view.energy, view.photon_like, lepton)
     bremsstrahlung(label, view.direction, main, view.centre, parent, view.photon_like, lepton.brem_angle)
     momenta, energies, spread = explain(
@@ -142,7 +148,8 @@ def _add_remaining(
 
 def event_views(block: EventBlock, field: float, photon_like: npt.NDArray[np.bool_]) -> Iterator[EventView]:
     """One view per event, cut from columns prepared for the whole block; the field in tesla, the flags per cluster."""
-    tracks, clusters, hits = block["track"], block["cluster"], block["hit"]
+    tracks, clusters = block["track"], block["cluster"]
+    hits = block["hit"] if "hit" in block else _centres_as_hits(clusters)
 
     def columns(part: Collection, *names: str) -> Floats:
         return np.stack([part[name] for name in names], axis=1).astype(np.float64)
@@ -154,7 +161,6 @@ def event_views(block: EventBlock, field: float, photon_like: npt.NDArray[np.boo
     direction = np.stack([np.cos(phi), np.sin(phi), np.sinh(eta)], axis=1) / np.cosh(eta)[:, None]
     centre = columns(clusters, "x", "y", "z")
     position = columns(hits, "x", "y", "z", "energy")
-    calorimeter = hits["subsystem"].astype(np.int64) // 2
     for event in range(len(block)):
         t, c, h = (slice(part.offsets[event], part.offsets[event + 1]) for part in (tracks, clusters, hits))
         yield EventView(
@@ -167,7 +173,25 @@ def event_views(block: EventBlock, field: float, photon_like: npt.NDArray[np.boo
             energy=clusters["energy"][c].astype(np.float64),
             photon_like=photon_like[c],
             hits=position[h],
-            calorimeter=calorimeter[h],
+            calorimeter=hits["subsystem"][h].astype(np.int64) // 2,
             layer=hits["layer"][h].astype(np.int64),
             cluster=hits["cluster"][h].astype(np.int64),
+            coarse="hit" not in block,
         )
+
+
+def _centres_as_hits(clusters: Collection) -> Collection:
+    """One hit per cluster, for data without hits: the rules still work, but cannot look into a cluster."""
+    in_hcal = clusters["hcal_energy"] > clusters["ecal_energy"]
+    in_yoke = clusters["muon_energy"] > clusters["ecal_energy"] + clusters["hcal_energy"]
+    number = np.arange(len(clusters)) - np.repeat(clusters.offsets[:-1], clusters.counts)
+    columns = {name: clusters[name] for name in ("energy", "x", "y", "z")}
+    return Collection(
+        clusters.counts,
+        {
+            **columns,
+            "subsystem": 2 * np.where(in_yoke, 2, in_hcal),
+            "layer": clusters["start_layer"],
+            "cluster": number,
+        },
+    )

@@ -138,6 +138,16 @@ def test_events_without_tracks_or_hits(left_out: str):
     assert (share_with(candidates, CHARGED_HADRON) > 0) == (left_out != "track")
 
 
+def test_data_without_hits_is_reconstructed_from_the_centres_of_clusters():
+    block = collisions("zuds_91")
+    coarse = EventBlock(block.event_number, {name: part for name, part in block.collections.items() if name != "hit"})
+    fine, candidates = reconstruct_block(block, CONSTANTS), reconstruct_block(coarse, CONSTANTS)
+    charged = [per_event(part, part["charge"] != 0) for part in (fine, candidates)]
+    np.testing.assert_array_equal(*charged)
+    energy = [per_event(part, part["energy"]) for part in (fine, candidates)]
+    assert np.median(energy[1] / energy[0]) == pytest.approx(1.0, abs=0.1)
+
+
 def test_one_event_alone_is_the_same_as_in_a_block():
     block = collisions("ttbar")
     together, alone = reconstruct_block(block, CONSTANTS), reconstruct_block(block.take(7, 8), CONSTANTS)
