@@ -13,12 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
-from cyclopts.validators import Number
 
 from ringflow import __version__
 from ringflow.base.errors import RingflowError, UsageError
 from ringflow.base.log import say
+from ringflow.base.options import (
+    Count,
+    DatasetFolder,
+    Detector,
+    Device,
+    Json,
+    Measured,
+    Overrides,
+    Seed,
+    SettingsFile,
+    Several,
+    Start,
+    Switch,
+    Workers,
+)
 from ringflow.base.output import finish, print_json, show_rows, show_summary
+from ringflow.bench.commands import bench
 
 if TYPE_CHECKING:
     from ringflow.sim.settings import SimulateSettings
@@ -30,18 +45,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-bench = App(name="bench", help="Time a part of the software on this machine.")
 app.command(bench)
-
-Switch = Parameter(negative="", show_default=False)
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
-Seed = Annotated[int, Parameter(validator=Number(gte=0), help="The same seed gives the same events.")]
-Workers = Annotated[Count, Parameter(help="Processes to use; the result does not depend on it.")]
-Detector = Annotated[str, Parameter(help="Name of a detector; `ringflow config` lists them.")]
-Device = Annotated[Literal["cpu", "cuda"], Parameter(help="Where the detector is simulated.")]
-Overrides = Annotated[str, Parameter(help="Any setting as section.field=value.")]
-Start = Annotated[Path, Parameter(name="--settings", help="Settings file to start from, as every dataset holds one.")]
-Json = Annotated[bool, Switch, Parameter(name="--json", help="Print the result to stdout as JSON.")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,18 +132,12 @@ def simulate(
 def validate(
     *,
     detector: Detector = "clic",
-    events: Count = 2000,
+    events: Measured = 2000,
     workers: Workers = 1,
     seed: Seed = 1,
     as_json: Json = False,
 ) -> int:
-    """Compare the simulated detector with the published figures.
-
-    Parameters
-    ----------
-    events
-        Events per measurement.
-    """
+    """Compare the simulated detector with the published figures."""
     from ringflow.recipes import validate as recipe
 
     rows = recipe.validate(detector, events, workers, seed)
@@ -152,39 +150,64 @@ def validate(
 def calibrate(
     *,
     detector: Detector = "clic",
-    events: Count = 2000,
+    events: Measured = 2000,
     workers: Workers = 1,
     seed: Seed = 1,
+    baseline: Annotated[bool, Switch, Parameter(help="Derive the constants of the rules instead.")] = False,
+    out: Annotated[Path | None, Parameter(help="Write the constants of the rules into this TOML file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the calibration constants of a detector with particle guns.
-
-    Parameters
-    ----------
-    events
-        Events per measurement.
-    """
+    """Measure the calibration constants of a detector with particle guns."""
     from ringflow.recipes import calibrate as recipe
 
-    constants = recipe.calibrate(detector, events, workers, seed)
+    if out is not None and not baseline:
+        raise UsageError(f"--out {out} needs --baseline: the scales of a detector belong into its own file")
+    if baseline:
+        constants = recipe.calibrate_rules(detector, events, workers, seed, out)
+    else:
+        constants = recipe.calibrate(detector, events, workers, seed)
     show_summary(f"Calibration of {detector}", constants, as_json=as_json)
-    finish(None, f"ringflow validate --detector {detector}")
+    finish(out, f"ringflow validate --detector {detector}")
 
 
 @app.command
-def check(dataset: Path, /, *, as_json: Json = False) -> int:
-    """Check a dataset: gates with PASS or FAIL and the observed number.
-
-    Parameters
-    ----------
-    dataset
-        Folder of the dataset.
-    """
+def check(dataset: DatasetFolder, /, *, as_json: Json = False) -> int:
+    """Check a dataset: gates with PASS or FAIL and the observed number."""
     from ringflow.data import check as gates
 
     code = show_rows(f"Dataset {dataset}", gates.check(dataset), as_json=as_json)
     finish(None, "ringflow simulate --help" if code == 0 else f"simulate {dataset} again with --overwrite")
     return code
+
+
+@app.command
+def evaluate(
+    *datasets: DatasetFolder,
+    candidates: Annotated[
+        tuple[Path, ...], Several, Parameter(help="Candidate files of further reconstructions.")
+    ] = (),
+    out: Annotated[Path | None, Parameter(help="Folder for the report, the figures and the histograms.")] = None,
+    reconstructions: Annotated[tuple[str, ...], Several, Parameter(help="Those to evaluate; all unless given.")] = (),
+    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
+    events: Annotated[Count | None, Parameter(help="Only so many events of each dataset.")] = None,
+    workers: Workers = 1,
+    as_json: Json = False,
+) -> None:
+    """Compare reconstructions with the truth and with each other: particles, jets, missing momentum, energy, masses."""
+    from ringflow.recipes import evaluate as recipe
+
+    results = recipe.evaluate(
+        datasets,
+        candidates=candidates,
+        out=out,
+        reconstructions=reconstructions or None,
+        workers=workers,
+        events=events,
+        split=split,
+    )
+    recipe.show(results, as_json=as_json)
+    again = " ".join(map(str, datasets))
+    finish(recipe.report_page(out), f"ringflow evaluate {again} {'--json' if out else '--out report'}")
 
 
 @app.command
@@ -203,14 +226,10 @@ def doctor(*, as_json: Json = False) -> int:
 
 
 @app.command
-def config(*overrides: Overrides, start: Start | None = None, out: Path | None = None, as_json: Json = False) -> None:
-    """Show samples, detectors, presets and the resolved settings of a production.
-
-    Parameters
-    ----------
-    out
-        Write the resolved settings into this file.
-    """
+def config(
+    *overrides: Overrides, start: Start | None = None, out: SettingsFile | None = None, as_json: Json = False
+) -> None:
+    """Show samples, detectors, presets and the resolved settings of a production."""
     from ringflow.base.config import preset_names, to_toml, write
     from ringflow.sim.geometry import detector_names
     from ringflow.sim.samples import sample_names
@@ -227,39 +246,14 @@ def config(*overrides: Overrides, start: Start | None = None, out: Path | None =
     finish(out, "ringflow simulate ttbar --out data/ttbar" + (f" --settings {out}" if out else ""))
 
 
-@bench.command(name="simulate")
-def bench_simulate(
-    *,
-    events: Count = 200,
-    workers: Workers = 1,
-    detector: Detector = "clic",
-    device: Device = "cpu",
-    as_json: Json = False,
-) -> None:
-    """Time the production of ttbar events: generator, detector, truth and writing.
-
-    Parameters
-    ----------
-    events
-        Number of events.
-    """
-    from ringflow.bench import simulate as timing
-
-    show_summary("Simulation speed", timing.run(events, workers, detector, device), as_json=as_json)
-    finish(None, f"ringflow bench simulate --workers {workers + 1} --json")
-
-
 @app.command
-def demo(*, out: Path = Path("demo"), overwrite: Annotated[bool, Switch] = False, as_json: Json = False) -> int:
-    """Simulate 200 ttbar events, check them and say where they are.
-
-    Parameters
-    ----------
-    out
-        Folder for what the demo makes.
-    overwrite
-        Replace an earlier demo.
-    """
+def demo(
+    *,
+    out: Annotated[Path, Parameter(help="Folder for what the demo makes.")] = Path("demo"),
+    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier demo.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Simulate 200 ttbar events, check them and say where they are."""
     from ringflow.recipes import demo as recipe
 
     result = recipe.demo(out, overwrite=overwrite)

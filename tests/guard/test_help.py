@@ -13,7 +13,18 @@ from cyclopts import App
 from ringflow.cli import app
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
-COMMANDS = {"bench simulate", "calibrate", "check", "config", "demo", "doctor", "simulate", "validate"}
+COMMANDS = {
+    "bench baseline",
+    "bench simulate",
+    "calibrate",
+    "check",
+    "config",
+    "demo",
+    "doctor",
+    "evaluate",
+    "simulate",
+    "validate",
+}
 
 
 def commands(group: App, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], App]]:

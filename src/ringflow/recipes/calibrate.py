@@ -6,8 +6,11 @@ energies give the mean sum of hits at each, and the factor that corrects it.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from ringflow.base.config import write
 from ringflow.recipes.shoot import BARREL, Shot, observe, run_all
 from ringflow.sim.geometry import load_detector
 
@@ -31,3 +34,13 @@ def calibrate(detector: str, events: int, workers: int, seed: int) -> dict[str, 
         "hadronic_energy": [round(value, 4) for value in measured],
         "hadronic_factor": [round(energy / value, 5) for energy, value in zip(HADRON_ENERGIES, measured, strict=True)],
     }
+
+
+def calibrate_rules(detector: str, events: int, workers: int, seed: int, out: Path | None) -> dict[str, object]:
+    """The constants of the rule-based reconstruction, written to a file if one is named."""
+    from ringflow.recipes.calibrate_baseline import calibrate_baseline
+
+    constants = calibrate_baseline(detector, events, workers, seed)
+    if out is not None:
+        write(constants, out)
+    return constants.model_dump(mode="json")

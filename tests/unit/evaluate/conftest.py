@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import hist
@@ -99,7 +100,7 @@ def metrics(name: str, scale: float = 1.0) -> dict[str, Any]:
         "visible_energy_resolution": measured(0.6 * width * scale, 0.0007),
         **{f"particle_{rate}": value for rate, value in rates.items()},
         "rms90_jer": None,
-        "classes": {c: rates for c in ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")},
+        "classes": dict.fromkeys(("charged_hadron", "neutral_hadron", "photon", "electron", "muon"), rates),
         "jet_bins": [
             {
                 "lo_pt": low,
@@ -108,7 +109,7 @@ def metrics(name: str, scale: float = 1.0) -> dict[str, Any]:
                 "iqr_over_median": measured(width * (1 + 8 / low), 0.002),
                 "matched_fraction": measured(0.9 + 0.1 * found, 0.003),
             }
-            for low, high in zip(edges, edges[1:], strict=False)
+            for low, high in pairwise(edges)
         ],
     }
 

@@ -7,25 +7,28 @@ import pytest
 
 from ringflow.base.errors import UsageError
 from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate
+from ringflow.recipes.rows import at_least, at_most, within
 from ringflow.recipes.shoot import BARREL, Shot, core_resolution, observe, run_all
-from ringflow.recipes.validate import _at_most, _within, validate
+from ringflow.recipes.validate import validate
 from ringflow.sim.geometry import load_detector
 
 
 def test_clic_reproduces_the_published_table():
     rows = validate("clic", events=400, workers=1, seed=1)
-    assert len(rows) == 21
+    assert len(rows) == 26
     assert all(set(row) == {"name", "published", "measured", "accept", "ok"} for row in rows)
     assert [row["name"] for row in rows if not row["ok"]] == []
 
 
 def test_rows_fail_outside_their_range():
-    assert _within("x", 0.10, 0.114, 0.15)["ok"]
-    assert not _within("x", 0.10, 0.116, 0.15)["ok"]
-    assert _within("x", 0.10, 0.086, 0.15)["ok"]
-    assert not _within("x", 0.10, 0.084, 0.15)["ok"]
-    assert _at_most("x", 0.0, 0.03, 0.03)["ok"]
-    assert not _at_most("x", 0.0, 0.031, 0.03)["ok"]
+    assert within("x", 0.10, 0.114, 0.15)["ok"]
+    assert not within("x", 0.10, 0.116, 0.15)["ok"]
+    assert within("x", 0.10, 0.086, 0.15)["ok"]
+    assert not within("x", 0.10, 0.084, 0.15)["ok"]
+    assert at_most("x", 0.0, 0.03, 0.03)["ok"]
+    assert not at_most("x", 0.0, 0.031, 0.03)["ok"]
+    assert at_least("x", 0.9, 0.9, 0.9)["ok"]
+    assert not at_least("x", 0.9, 0.899, 0.9)["ok"]
 
 
 def test_calibration_constants_of_clic_are_reproduced_by_the_command():

@@ -1,0 +1,164 @@
+"""Candidate files: what a reconstruction made of a dataset, one Parquet row per event.
+
+The columns are those of the schema's `candidate` collection; the metadata say of which dataset (by the hash of its
+manifest), in which detector, by which reconstruction, and where it came from. A file may hold some of the dataset's events
+only, for example one split, in the dataset's order.
+
+    write_candidates(path, dataset, blocks, reconstruction="model", provenance={...})
+    for block, candidates in zip(dataset.events(), read_candidates(path, dataset)):
+        candidates["px"], candidates.counts
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ringflow.base.errors import DatasetError, InputFileError
+from ringflow.base.rundir import atomic_path
+from ringflow.data.manifest import manifest_hash
+from ringflow.data.read import UNREADABLE, Dataset
+from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
+from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.schema import COLLECTIONS, parquet_name
+
+_COLLECTION = "candidate"
+_COLUMNS = {_COLLECTION: tuple(column.name for column in COLLECTIONS[_COLLECTION])}
+_METADATA_KEY = b"ringflow_candidates"
+
+Numbers = npt.NDArray[np.int64]
+
+
+def write_candidates(
+    path: Path,
+    dataset: Dataset,
+    blocks: Iterable[EventBlock],
+    *,
+    reconstruction: str,
+    provenance: Mapping[str, Any],
+) -> int:
+    """Write blocks that have a `candidate` collection, in the order of the dataset's events; the number of events.
+
+    The file appears whole or not at all.
+    """
+    record = {
+        "manifest_sha256": manifest_hash(dataset.path),
+        "sample": dataset.manifest.sample,
+        "detector": dataset.manifest.detector,
+        "reconstruction": reconstruction,
+        "provenance": dict(provenance),
+    }
+    schema = arrow_schema(_COLUMNS)
+    schema = schema.with_metadata({**schema.metadata, _METADATA_KEY: json.dumps(record, allow_nan=False)})
+    events = 0
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for block in blocks:
+            part = block[_COLLECTION]
+            whole = EventBlock(block.event_number, {_COLLECTION: cast(_COLLECTION, part.counts, part.columns)})
+            writer.write_table(to_table(whole, _COLUMNS).cast(schema), row_group_size=max(len(block), 1))
+            events += len(block)
+    return events
+
+
+def read_candidates(path: Path, dataset: Dataset, split: str | None = None) -> Iterator[Collection]:
+    """The candidates of the dataset's blocks, as `dataset.events(split)` cuts them."""
+    file = CandidateFile(path)
+    file.require(dataset)
+    for block in dataset.events(split, columns=[]):
+        yield file.select(block.event_number)
+
+
+class CandidateFile:
+    """An open candidate file: whose candidates they are, and those of any events in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise InputFileError(f"no candidate file at {path}; give the file that a reconstruction wrote")
+        try:
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            record = (self._file.schema_arrow.metadata or {}).get(_METADATA_KEY)
+            missing = set(arrow_schema(_COLUMNS).names) - set(self._file.schema_arrow.names)
+            if record is None or missing:
+                raise InputFileError(f"{path} is not a candidate file; give the file that a reconstruction wrote")
+            self._numbers: Numbers = ak.to_numpy(ak.from_arrow(self._file.read([EVENT_NUMBER]))[EVENT_NUMBER])
+        except UNREADABLE as error:
+            raise _broken(path, error) from None
+        self.record: dict[str, Any] = json.loads(record)
+        self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in range(self._groups))])
+        self._kept: tuple[range, EventBlock] | None = None
+
+    @property
+    def reconstruction(self) -> str:
+        """Name of the reconstruction that made the candidates."""
+        return str(self.record["reconstruction"])
+
+    def is_of(self, dataset: Dataset) -> bool:
+        """Whether the candidates were made of exactly this dataset."""
+        return bool(self.record["manifest_sha256"] == manifest_hash(dataset.path))
+
+    def require(self, dataset: Dataset) -> None:
+        """Refuse the candidates of another dataset."""
+        if not self.is_of(dataset):
+            raise DatasetError(
+                f"{self.path} was made of another dataset ({self.record['sample']}, {self.record['detector']}, manifest "
+                f"{self.record['manifest_sha256'][:12]}) than {dataset.path} ({manifest_hash(dataset.path)[:12]}); "
+                "make the candidates of this dataset"
+            )
+
+    def select(self, event_number: Numbers) -> Collection:
+        """The candidates of the given events, which rise."""
+        rows = np.searchsorted(self._numbers, event_number)
+        found = (
+            self._numbers[np.minimum(rows, len(self._numbers) - 1)] == event_number if len(self._numbers) else rows < 0
+        )
+        if not found.all():
+            missing = event_number[np.argmin(found)]
+            raise DatasetError(f"{self.path} has no candidates for event {missing}; make them again, or give --split")
+        if not len(rows):
+            return cast(_COLLECTION, np.zeros(0, np.int64), {name: np.zeros(0) for name in _COLUMNS[_COLLECTION]})
+        groups = np.searchsorted(self._starts, [rows[0], rows[-1]], side="right") - 1
+        block = self._read(range(groups[0], groups[1] + 1))
+        return _pick(block[_COLLECTION], rows - self._starts[groups[0]])
+
+    @property
+    def _groups(self) -> int:
+        return int(self._file.metadata.num_row_groups)
+
+    def _read(self, groups: range) -> EventBlock:
+        """Some row groups; the last ones are kept, for blocks smaller than a row group."""
+        if self._kept is None or self._kept[0] != groups:
+            try:
+                table = self._file.read_row_groups(list(groups), use_threads=False)
+            except UNREADABLE as error:
+                raise _broken(self.path, error) from None
+            self._kept = groups, _to_block(table)
+        return self._kept[1]
+
+
+def _to_block(table: pa.Table) -> EventBlock:
+    rows = ak.from_arrow(table)
+    lists = {name: rows[parquet_name(_COLLECTION, name)] for name in _COLUMNS[_COLLECTION]}
+    counts = ak.to_numpy(ak.num(next(iter(lists.values()))))
+    columns = {name: ak.to_numpy(ak.flatten(values)) for name, values in lists.items()}
+    return EventBlock(ak.to_numpy(rows[EVENT_NUMBER]), {_COLLECTION: cast(_COLLECTION, counts, columns)})
+
+
+def _pick(candidates: Collection, events: Numbers) -> Collection:
+    mask = np.zeros(len(candidates.counts), bool)
+    mask[events] = True
+    objects = np.repeat(mask, candidates.counts)
+    return Collection(candidates.counts[mask], {name: values[objects] for name, values in candidates.columns.items()})
+
+
+def _broken(path: Path, error: Exception) -> InputFileError:
+    reason = " ".join(str(error).split())[:200]
+    return InputFileError(f"{path} cannot be read as a candidate file ({reason}); make it again")

@@ -1,0 +1,114 @@
+"""Four-momenta of a block of events, flat over the events: truth, candidates or jets, whatever made them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ringflow.base.errors import FailureError
+from ringflow.event.block import Collection, EventBlock
+from ringflow.event.particles import NONE, PARTICLE_CLASSES
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+#: Columns of a dataset that hold the truth an evaluation needs.
+TRUTH_COLUMNS = (
+    *(f"particle_{name}" for name in ("px", "py", "pz", "energy", "pdg", "target")),
+    *(f"target_{name}" for name in ("label", "px", "py", "pz", "energy")),
+)
+#: Pseudorapidity given to momenta along the beam axis: far outside every detector, but finite.
+_ETA_OF_THE_BEAM = 20.0
+
+
+@dataclass(frozen=True)
+class Momenta:
+    """Objects with a four-momentum (GeV), `counts` per event; `label` is their class, 0 for jets."""
+
+    counts: Integers
+    px: Floats
+    py: Floats
+    pz: Floats
+    energy: Floats
+    label: Integers
+
+    def __len__(self) -> int:
+        return len(self.px)
+
+    @property
+    def event(self) -> Integers:
+        """Position in the block of the event each object belongs to."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @property
+    def pt(self) -> Floats:
+        """Transverse momentum."""
+        return np.hypot(self.px, self.py)
+
+    @property
+    def eta(self) -> Floats:
+        """Pseudorapidity, cut off where it would be infinite."""
+        slope = self.pz / np.maximum(self.pt, np.finfo(np.float64).tiny ** 0.5)
+        return np.clip(np.arcsinh(slope), -_ETA_OF_THE_BEAM, _ETA_OF_THE_BEAM)
+
+    @property
+    def phi(self) -> Floats:
+        """Azimuth."""
+        return np.arctan2(self.py, self.px)
+
+    def sums(self) -> Floats:
+        """Summed four-momentum of every event: rows of px, py, pz, energy."""
+        columns = (self.px, self.py, self.pz, self.energy)
+        return np.stack([np.bincount(self.event, values, len(self.counts)) for values in columns], axis=1)
+
+    def select(self, mask: Mask) -> Momenta:
+        """The objects under a mask."""
+        counts = np.bincount(self.event[mask], minlength=len(self.counts)).astype(np.int64)
+        return Momenta(counts, self.px[mask], self.py[mask], self.pz[mask], self.energy[mask], self.label[mask])
+
+    def select_events(self, mask: Mask) -> Momenta:
+        """The events under a mask."""
+        keep = np.repeat(mask, self.counts)
+        arrays = (self.px[keep], self.py[keep], self.pz[keep], self.energy[keep], self.label[keep])
+        return Momenta(self.counts[mask], *arrays)
+
+
+def momenta(collection: Collection) -> Momenta:
+    """A collection that has a four-momentum, in double precision."""
+    px, py, pz, energy = (collection[name].astype(np.float64) for name in ("px", "py", "pz", "energy"))
+    labels = collection.columns.get("label")
+    label = np.zeros(len(collection), np.int64) if labels is None else labels.astype(np.int64)
+    return Momenta(collection.counts, px, py, pz, energy, label)
+
+
+def targets(block: EventBlock) -> Momenta:
+    """The true particles a reconstruction is compared with one by one."""
+    return momenta(block["target"])
+
+
+def visible(block: EventBlock) -> Momenta:
+    """The visible generator particles, which true jets and sums are made of."""
+    particles = block["particle"]
+    return momenta(particles).select(particles["target"] >= 0)
+
+
+def checked(candidates: Collection, event_number: Integers, reconstruction: str) -> Momenta:
+    """The candidates of a reconstruction; refuses numbers that are not finite and classes that do not exist."""
+    made = momenta(candidates)
+    finite = np.isfinite(made.px) & np.isfinite(made.py) & np.isfinite(made.pz) & np.isfinite(made.energy)
+    if not finite.all():
+        number = event_number[made.event[np.argmin(finite)]]
+        raise FailureError(
+            f"{reconstruction}: a candidate of event {number} has a momentum that is not finite; make the candidates again"
+        )
+    known = (made.label > NONE) & (made.label < len(PARTICLE_CLASSES))
+    if not known.all():
+        worst = int(np.argmin(known))
+        raise FailureError(
+            f"{reconstruction}: a candidate of event {event_number[made.event[worst]]} has the label {made.label[worst]}; "
+            f"labels go from 1 to {len(PARTICLE_CLASSES) - 1}"
+        )
+    return made

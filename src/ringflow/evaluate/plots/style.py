@@ -1,0 +1,188 @@
+"""How a figure looks: one colour, marker and line per reconstruction, the same in every figure, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, Literal, NamedTuple, ParamSpec
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+P = ParamSpec("P")
+
+#: Whom ratio panels compare with, in order of preference.
+REFERENCES = ("baseline", "perfect", "target")
+
+
+class Look(NamedTuple):
+    """How one reconstruction is drawn and called."""
+
+    name: str
+    color: str
+    marker: str
+    line: tuple[float, tuple[float, ...]] | Literal["-"]
+
+
+#: Colours of Okabe and Ito, told apart by all common kinds of colour vision.
+LOOKS: Mapping[str, Look] = {
+    "target": Look("truth target", "#595959", "s", (0, (1, 1.2))),
+    "perfect": Look("perfect PF", "#009E73", "^", (0, (5, 2))),
+    "baseline": Look("rule-based PF", "#0072B2", "o", "-"),
+    "model": Look("model", "#D55E00", "D", (0, (7, 1.5, 1.5, 1.5))),
+}
+_OTHERS = (
+    ("#CC79A7", "v", (0, (3, 1, 1, 1, 1, 1))),
+    ("#E69F00", "P", (0, (2, 2))),
+    ("#56B4E9", "X", (0, (9, 2))),
+    ("#8C564B", "*", (0, (4, 4))),
+)
+
+#: By label, see PARTICLE_CLASSES.
+CLASS_NAMES = ("none", "charged hadron", "neutral hadron", "photon", "electron", "muon")
+CLASS_MARKS = (
+    ("#999999", "x"),
+    ("#0072B2", "o"),
+    ("#009E73", "s"),
+    ("#E69F00", "^"),
+    ("#CC79A7", "D"),
+    ("#D55E00", "v"),
+)
+
+_RC: dict[str, Any] = {
+    "figure.dpi": 192,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.size": 12,
+    "axes.labelsize": 13,
+    "axes.titlesize": 13,
+    "axes.linewidth": 0.9,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.formatter.limits": (-3, 5),
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "errorbar.capsize": 0,
+    # The same figure gives the same bytes, and letters are drawn where the page has no such font.
+    "svg.hashsalt": "ringflow",
+    "svg.fonttype": "path",
+}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Let a drawing function work in this style and leave that of the caller alone."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with matplotlib.rc_context(style()):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def style() -> Any:
+    """The matplotlib settings in force while a figure is drawn or written."""
+    return dict(_RC)
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """The look of each reconstruction; unknown ones take the remaining colours in the order given."""
+    result: dict[str, Look] = {}
+    for name in names:
+        unknown = len(result.keys() - LOOKS.keys())
+        color, marker, line = _OTHERS[unknown % len(_OTHERS)]
+        result[name] = LOOKS.get(name) or Look(plain(name), color, marker, line)
+    return result
+
+
+def display_name(reconstruction: str) -> str:
+    """What a reconstruction is called in figures and tables."""
+    return LOOKS[reconstruction].name if reconstruction in LOOKS else reconstruction
+
+
+def plain(text: str) -> str:
+    """Text from outside for use in a figure: no formulas, no letters the font lacks, no hidden legend entry."""
+    shown = "".join(letter if letter.isprintable() and ord(letter) < 0x250 else "?" for letter in text)
+    shown = shown if len(shown) <= 32 else f"{shown[:31]}…"
+    return (" " if shown.startswith("_") else "") + shown.replace("$", r"\$")
+
+
+def reference_of(names: Iterable[str]) -> str | None:
+    """The reconstruction a ratio panel divides by; None if there is nothing to compare."""
+    names = list(names)
+    if len(names) < 2:
+        return None
+    return next((name for name in REFERENCES if name in names), names[0])
+
+
+def panels(heights: list[float], *, top: float, left: float = 0.95) -> tuple[Figure, list[Axes]]:
+    """A figure of panels above each other that share their horizontal axis; sizes in inches.
+
+    Frames stand at the same place in every figure, which an automatic layout would not do, nor as fast.
+    """
+    width, bottom, right, gap = 6.4, 0.66, 0.16, 0.1
+    total = sum(heights) + top + bottom + gap * (len(heights) - 1)
+    figure = Figure(figsize=(width, total))
+    axes = figure.subplots(
+        len(heights),
+        1,
+        sharex=True,
+        squeeze=False,
+        height_ratios=heights,
+        gridspec_kw={
+            "left": left / width,
+            "right": 1 - right / width,
+            "bottom": bottom / total,
+            "top": 1 - top / total,
+            "hspace": gap * len(heights) / sum(heights),
+        },
+    )[:, 0]
+    figure.align_ylabels(list(axes))
+    return figure, list(axes)
+
+
+def legend(axes: Axes, chosen: Mapping[str, Look], notes: Mapping[str, str] | None = None, *, points: bool) -> None:
+    """Names, with `notes` (numbers) under them, in rows above the panel, where they hide nothing."""
+    handles = [
+        Line2D([], [], color=look.color, linestyle=look.line, marker=look.marker if points else "None")
+        for look in chosen.values()
+    ]
+    labels = [f"{look.name}, {notes[name]}" if notes else look.name for name, look in chosen.items()]
+    axes.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 1.0),
+        ncols=legend_columns(chosen, notes=notes is not None),
+        borderaxespad=0.15,
+        columnspacing=1.1 if notes is None else 0.7,
+        handlelength=2.0,
+        handletextpad=0.5,
+        labelspacing=0.35,
+        fontsize=10.5 if notes is None else 9.2,
+    )
+
+
+def legend_columns(chosen: Mapping[str, Look], *, notes: bool) -> int:
+    """Entries beside each other that fit the width of a panel."""
+    fits_one_row = sum(len(look.name) + 6 for look in chosen.values()) <= 66
+    return min(len(chosen), 4 if fits_one_row and not notes else 2)
+
+
+def legend_height(chosen: Mapping[str, Look], *, notes: bool = False) -> float:
+    """Inches above the panel that the legend takes."""
+    rows = -(-len(chosen) // legend_columns(chosen, notes=notes))
+    return 0.2 + rows * (0.36 if notes else 0.22)
+
+
+def say_empty(axes: Axes) -> None:
+    """Write on a panel that there is nothing to draw."""
+    axes.text(0.5, 0.5, "no entries", transform=axes.transAxes, ha="center", va="center", color="#777777")

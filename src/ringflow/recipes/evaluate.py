@@ -1,0 +1,220 @@
+"""Evaluate: every reconstruction of every dataset side by side, as numbers, histograms and a report.
+
+A dataset is read once, shard by shard. Each shard gives one score sheet per reconstruction, and sheets add up, so memory does
+not grow with the number of events and the result does not depend on the number of workers. Measured on one core, 1,000 ttbar
+events: 1 s for reading, 4 s for the rules, 0.8 s per reconstruction for the comparison; below 700 MB.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringflow.base.errors import UsageError
+from ringflow.base.log import progress, say, table
+from ringflow.base.output import print_json
+from ringflow.base.provenance import collect
+from ringflow.base.rundir import prepare, write_atomic
+from ringflow.data.candidates import CandidateFile
+from ringflow.data.manifest import MANIFEST_FILE, SPLITS, Shard, manifest_hash
+from ringflow.data.read import Dataset
+from ringflow.evaluate.histograms import Histograms
+from ringflow.evaluate.metrics import comparisons, metrics
+from ringflow.evaluate.sheet import Sheet
+from ringflow.recipes.reconstructions import available, has_truth, missing_reasons
+from ringflow.recipes.scoring import ShardTask, first_event, score_shards
+
+METRICS_FILE = "metrics.json"
+#: Columns of the short table.
+_SHOWN = {
+    "jet_iqr_over_median": "jet width",
+    "jet_matched_fraction": "jets found",
+    "met_iqr_over_median": "missing pT width",
+    "visible_energy_resolution": "energy width",
+    "particle_efficiency": "efficiency",
+    "particle_fake_rate": "fake rate",
+    "particle_f1": "F1",
+}
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One dataset to evaluate, the reconstructions of it, and the candidate files among them by name."""
+
+    name: str
+    dataset: Dataset
+    reconstructions: tuple[str, ...]
+    files: dict[str, Path]
+
+
+def evaluate(
+    datasets: Sequence[Path],
+    *,
+    candidates: Sequence[Path] = (),
+    out: Path | None = None,
+    reconstructions: Sequence[str] | None = None,
+    workers: int = 1,
+    events: int | None = None,
+    split: str | None = None,
+) -> dict[str, Any]:
+    """Figures per sample and reconstruction, ready for JSON; with `out` also histograms and the report in that folder.
+
+    Every reconstruction that a dataset allows is evaluated unless some are named; the first `events` of a split or of all.
+    """
+    samples = _samples(datasets, candidates, reconstructions)
+    if split is not None and split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
+    if out is not None:
+        prepare(out, marks=(METRICS_FILE,))
+    results: dict[str, Any] = {"samples": {}}
+    histograms: dict[str, dict[str, Histograms]] = {}
+    tasks = {sample.name: _tasks(sample, events, split) for sample in samples}
+    for sample in samples:
+        sheets, scored = _score(sample, tasks[sample.name], workers)
+        results["samples"][sample.name] = _report(sample, sheets, scored, split)
+        histograms[sample.name] = {name: sheet.histograms for name, sheet in sheets.items()}
+    inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + list(candidates)
+    results["provenance"] = collect({"events": events, "split": split}, {}, inputs)
+    if out is not None:
+        from ringflow.evaluate.report import write_report  # drawing costs a second of imports
+
+        say("drawing the report")
+        shown = {name: first_event(parts[0]) for name, parts in tasks.items()}
+        write_report(results, histograms, out, shown)
+        write_atomic(out / METRICS_FILE, json.dumps(results, indent=1, allow_nan=False) + "\n")
+    return results
+
+
+def show(results: Mapping[str, Any], *, as_json: bool) -> None:
+    """The short table for people: one row per sample and reconstruction, with half the width of the 68 % interval."""
+    if as_json:
+        print_json(results)
+        return
+    rows = []
+    for sample, entry in results["samples"].items():
+        for name, figures in entry["reconstructions"].items():
+            rows.append([sample, name, entry["events"], *(_cell(figures.get(figure)) for figure in _SHOWN)])
+        for name, reason in entry["not_available"].items():
+            say(f"{sample}: no {name}: {reason}")
+    table("Evaluation (a width is IQR / median)", ["sample", "reconstruction", "events", *_SHOWN.values()], rows)
+
+
+def report_page(out: Path | None) -> Path | None:
+    """Where the report is."""
+    if out is None:
+        return None
+    from ringflow.evaluate.report import REPORT_FILE
+
+    return out / REPORT_FILE
+
+
+def _cell(figure: Mapping[str, float | None] | None) -> str:
+    if figure is None or figure["value"] is None:
+        return "-"
+    if figure["lo"] is None or figure["hi"] is None:
+        return f"{figure['value']:.4f}"
+    return f"{figure['value']:.4f} ± {(figure['hi'] - figure['lo']) / 2:.4f}"
+
+
+def _samples(
+    datasets: Sequence[Path], candidates: Sequence[Path], reconstructions: Sequence[str] | None
+) -> list[_Sample]:
+    """What to evaluate; a candidate file goes to the dataset it was made of, and is refused if that is not given."""
+    if not datasets:
+        raise UsageError("no dataset was given; give the folder that `ringflow simulate --out` made")
+    opened = [Dataset(path) for path in datasets]
+    owned: list[dict[str, Path]] = [{} for _ in opened]
+    for path in candidates:
+        file = CandidateFile(path)
+        owner = next((n for n, dataset in enumerate(opened) if file.is_of(dataset)), None)
+        if owner is None:
+            file.require(opened[0])
+        assert owner is not None
+        taken = {*available(opened[owner]), *owned[owner]}
+        name = file.reconstruction if file.reconstruction not in taken else path.stem
+        if name in taken:
+            raise UsageError(f"there are two reconstructions called {name!r}; rename {path}")
+        owned[owner][name] = path
+    samples: list[_Sample] = []
+    for dataset, files in zip(opened, owned, strict=True):
+        names = _choose(dataset, files, reconstructions)
+        samples.append(_Sample(_free_name(dataset, [s.name for s in samples]), dataset, names, files))
+    return samples
+
+
+def _choose(dataset: Dataset, files: dict[str, Path], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    possible = [*available(dataset), *files]
+    if not possible:
+        raise UsageError(
+            f"{dataset.path} allows no reconstruction ({'; '.join(missing_reasons(dataset).values())}); give --candidates"
+        )
+    if wanted is None:
+        return tuple(possible)
+    for name in wanted:
+        if name not in possible:
+            reason = missing_reasons(dataset).get(name)
+            because = f" ({reason})" if reason else ""
+            raise UsageError(f"no reconstruction {name!r} of {dataset.path}{because}; there is {', '.join(possible)}")
+    return tuple(name for name in possible if name in wanted)
+
+
+def _free_name(dataset: Dataset, taken: Sequence[str]) -> str:
+    """The name of the sample; with the detector, and then a number, where two datasets have the same."""
+    manifest = dataset.manifest
+    names: Iterator[str] = iter(
+        [manifest.sample, f"{manifest.sample}_{manifest.detector}", *(f"{manifest.sample}_{n}" for n in range(2, 1000))]
+    )
+    return next(name for name in names if name not in taken)
+
+
+def _score(sample: _Sample, tasks: list[ShardTask], workers: int) -> tuple[dict[str, Sheet], int]:
+    """One sheet per reconstruction, and the number of events."""
+    total = sum(task.events for task in tasks)
+    if not has_truth(sample.dataset):
+        say(f"{sample.name} has no truth: only what needs none is computed")
+    process, truth = sample.dataset.manifest.sample, has_truth(sample.dataset)
+    sheets = {name: Sheet.empty(process, has_truth=truth) for name in sample.reconstructions}
+    with progress(total, f"evaluating {sample.name}") as advance:
+        for task, parts in zip(tasks, score_shards(tasks, workers), strict=True):
+            for name, part in parts.items():
+                sheets[name].add(part)
+            advance(task.events)
+    return sheets, total
+
+
+def _tasks(sample: _Sample, events: int | None, split: str | None) -> list[ShardTask]:
+    left = len(sample.dataset) if events is None else events
+    tasks = []
+    for index, shard in enumerate(sample.dataset.manifest.shards):
+        count = min(_size(shard, split), left)
+        if count:
+            tasks.append(
+                ShardTask(sample.dataset.path, index, count, split, sample.reconstructions, tuple(sample.files.items()))
+            )
+        left -= count
+    if not tasks:
+        raise UsageError(f"{sample.dataset.path} has no events in split {split!r}; choose another")
+    return tasks
+
+
+def _size(shard: Shard, split: str | None) -> int:
+    return shard.num_events if split is None else shard.splits[split]
+
+
+def _report(sample: _Sample, sheets: dict[str, Sheet], events: int, split: str | None) -> dict[str, Any]:
+    manifest = sample.dataset.manifest
+    return {
+        "sample": manifest.sample,
+        "detector": manifest.detector,
+        "dataset": sample.dataset.path.name,
+        "manifest_sha256": manifest_hash(sample.dataset.path),
+        "events": events,
+        "split": split,
+        "truth": has_truth(sample.dataset),
+        "not_available": missing_reasons(sample.dataset),
+        "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
+        "comparisons": comparisons(sheets),
+    }

@@ -1,0 +1,104 @@
+"""Candidate files: what is written is read back beside the right events, and never beside the wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fake_events import write_fake_dataset
+
+from ringflow.base.errors import DatasetError, InputFileError
+from ringflow.data.candidates import CandidateFile, read_candidates, write_candidates
+from ringflow.data.read import Dataset
+from ringflow.event.block import Collection, EventBlock, concatenate
+
+
+def made_of(dataset: Dataset, split: str | None = None) -> Iterator[EventBlock]:
+    """The targets as candidates."""
+    for block in dataset.events(split, columns=["target"]):
+        targets = block["target"]
+        columns = {name: targets[name] for name in ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")}
+        yield EventBlock(block.event_number, {"candidate": Collection(targets.counts, columns)})
+
+
+def write(path: Path, dataset: Dataset, split: str | None = None) -> Path:
+    write_candidates(path, dataset, made_of(dataset, split), reconstruction="mine", provenance={"version": 3})
+    return path
+
+
+@pytest.mark.parametrize("split", [None, "train", "test"])
+def test_candidates_come_back_beside_their_events(dataset: Path, tmp_path: Path, split: str | None) -> None:
+    opened = Dataset(dataset)
+    path = write(tmp_path / "mine.parquet", opened, split)
+    expected = list(made_of(opened, split))
+    found = list(read_candidates(path, opened, split))
+    assert len(found) == len(expected) > 0
+    for block, candidates in zip(expected, found, strict=True):
+        assert np.array_equal(block["candidate"].counts, candidates.counts)
+        for name, values in candidates.columns.items():
+            assert np.array_equal(block["candidate"][name], values)
+            assert block["candidate"][name].dtype == values.dtype
+
+
+def test_a_file_of_all_events_serves_a_split(dataset: Path, tmp_path: Path) -> None:
+    opened = Dataset(dataset)
+    path = write(tmp_path / "mine.parquet", opened)
+    found = np.concatenate([part["px"] for part in read_candidates(path, opened, "valid")])
+    assert np.array_equal(found, concatenate(list(made_of(opened, "valid")))["candidate"]["px"])
+
+
+def test_blocks_and_row_groups_may_be_cut_differently(dataset: Path, tmp_path: Path) -> None:
+    opened = Dataset(dataset)
+    whole = concatenate(list(made_of(opened)))
+    path = tmp_path / "mine.parquet"
+    pieces = [whole.take(0, 7), whole.take(7, 8), whole.take(8, 25)]
+    assert write_candidates(path, opened, pieces, reconstruction="mine", provenance={}) == 25
+    found = np.concatenate([part["energy"] for part in read_candidates(path, opened)])
+    assert np.array_equal(found, whole["candidate"]["energy"])
+
+
+def test_a_file_says_whose_it_is(dataset: Path, tmp_path: Path) -> None:
+    file = CandidateFile(write(tmp_path / "mine.parquet", Dataset(dataset)))
+    assert file.reconstruction == "mine"
+    assert file.record["detector"] == "fake"
+    assert file.record["provenance"] == {"version": 3}
+
+
+def test_another_dataset_is_refused_by_its_hash(dataset: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.parquet", Dataset(dataset))
+    other = Dataset(write_fake_dataset(tmp_path / "other", events=24))
+    with pytest.raises(DatasetError, match=r"mine.parquet was made of another dataset .* than .*other"):
+        next(read_candidates(path, other))
+
+
+def test_events_that_are_not_in_the_file_are_named(dataset: Path, tmp_path: Path) -> None:
+    opened = Dataset(dataset)
+    path = write(tmp_path / "mine.parquet", opened, "test")
+    with pytest.raises(DatasetError, match="no candidates for event 0"):
+        list(read_candidates(path, opened))
+
+
+def test_what_is_no_candidate_file_is_said_in_one_line(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.parquet").write_text("no parquet")
+    pq.write_table(pa.table({"event_number": [1, 2]}), tmp_path / "numbers.parquet")
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "other.parquet")
+    for name in ("text", "numbers", "other", "absent"):
+        with pytest.raises(InputFileError, match=f"{name}.parquet") as caught:
+            CandidateFile(tmp_path / f"{name}.parquet")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_failure_leaves_no_file(dataset: Path, tmp_path: Path) -> None:
+    def failing() -> Iterator[EventBlock]:
+        yield next(made_of(Dataset(dataset)))
+        raise ValueError("no more")
+
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(ValueError, match="no more"):
+        write_candidates(folder / "mine.parquet", Dataset(dataset), failing(), reconstruction="mine", provenance={})
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,189 @@
+"""Known answers on hand-made events."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from hand_made import Particle, momenta_of
+
+from ringflow.base.errors import FailureError
+from ringflow.evaluate.candidates import Momenta, checked
+from ringflow.evaluate.energy import in_barrel
+from ringflow.evaluate.jets import find_jets
+from ringflow.evaluate.measure import measure
+from ringflow.evaluate.metrics import comparisons, metrics
+from ringflow.evaluate.sheet import Sheet, Truth
+from ringflow.event.block import Collection
+
+TRUE = [
+    [(40.0, 0.0, 0.0, 1), (20.0, 0.5, 2.0, 3), (30.0, -0.5, -2.0, 2), (4.0, 1.0, 1.0, 4)],
+    [(50.0, 0.2, 3.1, 1), (8.0, 0.0, 0.5, 5)],
+]
+#: In the first event the photon is taken for a neutral hadron, the electron is missed and a photon is invented.
+MADE = [
+    [(40.0, 0.0, 0.0, 1), (22.0, 0.5, 2.0, 2), (30.0, -0.5, -2.0, 2), (7.0, 2.0, -1.0, 3)],
+    [(50.0, 0.2, 3.1, 1), (8.0, 0.0, 0.5, 5)],
+]
+
+
+def truth_of(events: list[list[Particle]]) -> Truth:
+    particles = momenta_of(events)
+    return Truth(particles, particles, find_jets(particles), np.zeros((len(events), 4)), in_barrel(particles))
+
+
+def figures(
+    true: list[list[Particle]], made: list[list[Particle]], sample: str = "any"
+) -> tuple[Sheet, dict[str, Any]]:
+    sheet = Sheet.empty(sample, has_truth=True)
+    measure(sheet, sample, np.arange(len(true)), truth_of(true), momenta_of(made))
+    return sheet, metrics(sheet, sample)
+
+
+def test_rates_of_particles() -> None:
+    sheet, found = figures(TRUE, MADE)
+    value = {name: entry["value"] for name, entry in found.items() if name.startswith("particle_")}
+    assert value["particle_efficiency"] == pytest.approx(5 / 6)
+    assert value["particle_identified"] == pytest.approx(4 / 6)
+    assert value["particle_fake_rate"] == pytest.approx(1 / 6)
+    assert value["particle_purity"] == pytest.approx(4 / 6)
+    assert value["particle_f1"] == pytest.approx(2 * 4 / 12)
+    classes = found["classes"]
+    assert classes["photon"]["efficiency"]["value"] == 1.0
+    assert classes["photon"]["identified"]["value"] == 0.0
+    assert classes["photon"]["fake_rate"]["value"] == 1.0
+    assert classes["neutral_hadron"]["purity"]["value"] == pytest.approx(0.5)
+    assert classes["electron"]["efficiency"]["value"] == 0.0
+    assert classes["electron"]["purity"]["value"] is None  # nothing was called an electron
+    confusion = sheet.histograms["confusion"].values()
+    assert confusion[3, 2] == 1
+    assert confusion[4, 0] == 1
+    assert confusion[0, 3] == 1
+    assert confusion.sum() == 7
+
+
+def test_histograms_of_particles_agree_with_the_figures() -> None:
+    sheet, found = figures(TRUE, MADE)
+    true, made = (sheet.histograms[name].project("matched").values() for name in ("particle_truth", "particle_reco"))
+    assert true.tolist() == [1, 5]
+    assert made.tolist() == [1, 5]
+    assert sheet.histograms["particle_response"].values().sum() == 5
+    assert sheet.histograms["multiplicity"].values().sum() == 10  # five classes in two events
+    assert found["particles_per_event"]["value"] == 3.0
+
+
+def test_jets_response_and_bins() -> None:
+    sheet, found = figures(TRUE, MADE)
+    assert found["jet_matched_fraction"]["value"] == 1.0
+    rows = {(row["lo_pt"], row["hi_pt"]): row for row in found["jet_bins"]}
+    assert rows[20.0, 40.0]["median"]["value"] == pytest.approx(1.05, abs=0.06)  # jets of 20 and 30 GeV: 1.1 and 1
+    assert rows[40.0, 60.0]["median"]["value"] == pytest.approx(1.0, abs=1e-4)
+    assert rows[100.0, 200.0]["median"]["value"] is None
+    assert sheet.histograms["jet_truth_pt"].project("matched").values().tolist() == [0, 5]
+    assert sheet.histograms["jet_reco_pt"].project("matched").values().tolist() == [1, 5]
+
+
+def test_missing_momentum_and_visible_energy() -> None:
+    true: list[list[Particle]] = [[(30.0, 0.0, 0.0, 1)]]
+    made: list[list[Particle]] = [[(30.0, 0.0, 0.0, 1), (3.0, 0.0, 0.0, 3)]]
+    sheet, found = figures(true, made)
+    assert found["met_median"]["value"] == pytest.approx(1.1, abs=0.001)
+    assert found["missing_momentum_error"]["value"] == pytest.approx(3.0, abs=0.02)
+    assert found["visible_energy_median"]["value"] == pytest.approx(1.1, abs=0.001)
+    error = sheet.histograms["met_error"][{"component": 0}]
+    assert error.axes[0].centers[error.values().argmax()] == pytest.approx(-3.0, abs=0.11)  # missing less than is true
+
+
+def test_the_truth_against_itself_is_perfect() -> None:
+    _, found = figures(6 * TRUE, 6 * TRUE)
+    for name in ("jet_median", "met_median", "visible_energy_median", "particle_f1", "particle_efficiency"):
+        assert found[name]["value"] == pytest.approx(1.0, abs=1e-5)
+    for name in ("jet_iqr_over_median", "visible_energy_resolution", "particle_fake_rate", "missing_momentum_error"):
+        assert found[name]["value"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_a_width_of_a_few_entries_is_no_figure() -> None:
+    _, found = figures(4 * TRUE, 4 * TRUE)  # eight events, twenty jets
+    assert found["visible_energy_median"]["value"] == pytest.approx(1.0, abs=1e-5)
+    assert found["visible_energy_resolution"] == {"value": None, "lo": None, "hi": None}
+    assert found["jet_iqr_over_median"]["value"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_empty_events_count_and_break_nothing() -> None:
+    _, found = figures([[], *TRUE, []], [[], *TRUE, []])
+    assert found["particles_per_event"]["value"] == 1.5
+    assert found["visible_energy_median"]["value"] == pytest.approx(1.0, abs=1e-5)
+    _, nothing = figures([[], []], [[], []], "ttbar")
+    assert nothing["particle_f1"]["value"] is None
+    assert nothing["jet_median"] == {"value": None, "lo": None, "hi": None}
+    _, lost = figures(TRUE, [[], []])
+    assert lost["particle_efficiency"]["value"] == 0.0
+    assert lost["visible_energy_median"]["value"] == pytest.approx(0.0, abs=0.005)
+
+
+def test_without_truth_only_what_needs_none() -> None:
+    sheet = Sheet.empty("ttbar", has_truth=False)
+    measure(sheet, "ttbar", np.arange(2), None, momenta_of(MADE))
+    found = metrics(sheet, "ttbar")
+    assert set(found) == {"particles_per_event", "jets_per_event", "masses"}
+    assert list(found["masses"]) == ["visible"]
+    assert sheet.histograms["jet_reco_pt"].sum() == 6
+    assert comparisons({"a": sheet, "b": sheet}) == []
+
+
+def test_ratios_of_two_reconstructions() -> None:
+    rng = np.random.default_rng(1)
+    true = [[(float(pt), 0.0, 0.3 * n, 1) for n, pt in enumerate(rng.uniform(6, 90, 5))] for _ in range(200)]
+    smeared = {
+        name: [[(pt * rng.normal(1, width), eta, phi, label) for pt, eta, phi, label in event] for event in true]
+        for name, width in (("rough", 0.10), ("fine", 0.05))
+    }
+    sheets = {name: figures(true, made)[0] for name, made in smeared.items()} | {"target": figures(true, true)[0]}
+    rows = {row["metric"]: row for row in comparisons(sheets)}
+    assert rows["jet_iqr_over_median"]["better"] == "fine"
+    assert (rows["jet_iqr_over_median"]["first"], rows["jet_iqr_over_median"]["second"]) == ("rough", "fine")
+    assert rows["jet_iqr_over_median"]["ratio"]["value"] == pytest.approx(0.5, abs=0.15)
+    assert {row["first"] for row in rows.values()} | {row["second"] for row in rows.values()} == {"rough", "fine"}
+
+
+@pytest.mark.parametrize(("column", "bad"), [("px", np.nan), ("energy", np.inf)])
+def test_numbers_that_are_not_finite_name_the_event(column: str, bad: float) -> None:
+    made = momenta_of(MADE)
+    columns = {name: getattr(made, name).copy() for name in ("label", "px", "py", "pz", "energy")}
+    columns[column][5] = bad
+    with pytest.raises(FailureError, match="mine: a candidate of event 71 has a momentum that is not finite"):
+        checked(Collection(made.counts, columns), np.array([70, 71]), "mine")
+
+
+@pytest.mark.parametrize("label", [0, 8, -1])
+def test_a_class_that_does_not_exist_names_the_event(label: int) -> None:
+    made = momenta_of([[(1.0, 0.0, 0.0, 1)], [(1.0, 0.0, 0.0, label)]])
+    columns = {name: getattr(made, name) for name in ("label", "px", "py", "pz", "energy")}
+    with pytest.raises(FailureError, match=f"mine: a candidate of event 71 has the label {label}"):
+        checked(Collection(made.counts, columns), np.array([70, 71]), "mine")
+
+
+def test_sheets_of_parts_add_up() -> None:
+    whole, _ = figures(TRUE, MADE)
+    parts = Sheet.empty("any", has_truth=True)
+    for n in range(2):
+        part = Sheet.empty("any", has_truth=True)
+        measure(part, "any", np.array([n]), truth_of(TRUE[n : n + 1]), momenta_of(MADE[n : n + 1]))
+        parts.add(part)
+    for name, tally in whole.tallies.items():
+        assert np.array_equal(tally.counts, parts.tallies[name].counts), name
+    for name, histogram in whole.histograms.items():
+        assert np.array_equal(histogram.values(flow=True), parts.histograms[name].values(flow=True)), name
+
+
+def test_momenta_select_keeps_the_order() -> None:
+    particles: Momenta = momenta_of(TRUE)
+    kept = particles.select(particles.pt > 10)
+    assert kept.counts.tolist() == [3, 1]
+    assert kept.select_events(np.array([False, True])).pt == pytest.approx([50.0])

@@ -1,0 +1,241 @@
+"""Figures: every one can be drawn, full or empty, and the numbers drawn are those of the samples behind the histograms."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import hist
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from scipy.stats import beta, norm
+
+from ringflow.evaluate.histograms import book
+from ringflow.evaluate.plots import curves, particles
+from ringflow.evaluate.plots.display import event_display
+from ringflow.evaluate.plots.distributions import common_bins
+from ringflow.evaluate.plots.files import file_name, load_histogram, png, save_histogram, svg
+from ringflow.evaluate.plots.gallery import pictures
+from ringflow.evaluate.plots.style import LOOKS, looks, plain, reference_of
+from ringflow.evaluate.quantiles import quantiles, spread
+from ringflow.event.block import Collection, EventBlock
+
+Fill = Callable[..., dict[str, hist.Hist]]
+NAMES = ("target", "perfect", "baseline", "model")
+
+
+@pytest.fixture(scope="module")
+def books(filled: Fill) -> dict[str, dict[str, hist.Hist]]:
+    return {name: filled(name, 300, seed) for seed, name in enumerate(NAMES)}
+
+
+def texts(figure: Figure) -> Iterator[str]:
+    for axes in figure.axes:
+        yield from (axes.get_xlabel(), axes.get_ylabel())
+        yield from (text.get_text() for text in axes.texts)
+        if axes.get_legend():
+            yield from (text.get_text() for text in axes.get_legend().get_texts())
+
+
+# --- quantiles ---
+
+
+@pytest.mark.parametrize("draw", ["normal", "exponential", "skewed"])
+def test_quantiles_agree_with_numpy(draw: str) -> None:
+    rng = np.random.default_rng(5)
+    values = {
+        "normal": rng.normal(1, 0.1, 4000),
+        "exponential": rng.exponential(0.3, 4000),
+        "skewed": rng.beta(2, 8, 4000) * 2.9,
+    }[draw]
+    axis = hist.axis.Regular(600, 0, 3, name="response")
+    counts = hist.Hist(axis).fill(values).values(flow=True)
+    wanted = [0.05, 0.25, 0.5, 0.75, 0.95]
+    assert quantiles(counts, axis.edges, wanted) == pytest.approx(np.quantile(values, wanted), abs=0.005)
+
+
+def test_quantiles_count_the_overflow_and_skip_empty_bins() -> None:
+    edges = [0.0, 1.0, 2.0, 3.0]
+    assert quantiles([0, 4, 0, 4, 0], edges, [0.25, 0.5, 0.75, 1.0]).tolist() == [0.5, 1.0, 2.5, 3.0]
+    assert quantiles([5, 1, 0, 0, 5], edges, [0.1, 0.5, 0.9]).tolist() == [0.0, 0.5, 3.0]
+    assert quantiles([0, 0, 2, 0, 0], edges, [0.0])[0] <= 1.0
+    assert np.isnan(quantiles([0, 0, 0, 0, 0], edges, [0.5])).all()
+
+
+def test_the_uncertainty_of_a_spread_is_that_of_repeated_samples() -> None:
+    rng = np.random.default_rng(2)
+    found = []
+    for _ in range(200):
+        histogram = hist.Hist(hist.axis.Regular(3000, 0, 3, name="response")).fill(rng.normal(1.0, 0.1, 500))
+        found.append(spread(histogram, "response"))
+    median, width = (np.array([getattr(f, name)[0] for f in found]) for name in ("median", "width"))
+    assert np.mean([f.median_error[0] for f in found]) == pytest.approx(median.std(), rel=0.15)
+    assert np.mean([f.width_error[0] for f in found]) == pytest.approx(width.std(), rel=0.15)
+    assert width.mean() == pytest.approx(0.1349, rel=0.02)
+
+
+def test_a_spread_is_taken_in_every_bin_of_the_other_axis() -> None:
+    histogram = hist.Hist(hist.axis.Variable([0, 1, 2], name="pt"), hist.axis.Regular(300, 0, 3, name="response"))
+    histogram.fill(np.full(400, 0.5), np.linspace(0.8, 1.2, 400))
+    histogram.fill(np.full(9, 1.5), np.linspace(0.8, 1.2, 9))
+    histogram.fill(np.full(100, 5.0), np.full(100, 2.0))
+    found = spread(histogram, "response")
+    assert found.entries.tolist() == [400, 9]
+    assert found.median[0] == pytest.approx(1.0, abs=0.01)
+    assert found.width[0] == pytest.approx(0.2, abs=0.01)
+    assert np.isnan(found.width[1])  # too few
+
+
+# --- what is drawn ---
+
+
+@pytest.mark.parametrize("kind", ["filled", "empty"])
+def test_every_figure_can_be_drawn_full_and_empty(books: dict[str, dict[str, hist.Hist]], kind: str) -> None:
+    before = dict(matplotlib.rcParams)
+    chosen = books if kind == "filled" else {name: book() for name in NAMES}
+    drawn = {picture.key: png(picture.draw()) for picture in pictures(chosen)}
+    assert len(drawn) == len(list(pictures(chosen)))
+    assert all(content.startswith(b"\x89PNG") for content in drawn.values())
+    assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize("names", [("baseline", "mine_$x$"), ("_hidden", "日本"), tuple("abcdefg")], ids=str)
+def test_any_names_can_be_drawn(filled: Fill, names: tuple[str, ...]) -> None:
+    chosen = {name: filled(name, 40) for name in names}
+    for _, (picture, *_) in groupby(pictures(chosen), key=lambda picture: picture.group):
+        figure = picture.draw()
+        png(figure)
+        assert picture.key == "confusion_1" or {plain(name) for name in names if name != "baseline"} <= {
+            text.split(",")[0] for text in texts(figure)
+        }
+
+
+def test_an_empty_figure_says_so() -> None:
+    for picture in pictures({name: book() for name in NAMES}):
+        if picture.key != "multiplicity":
+            assert "no entries" in list(texts(picture.draw())), picture.key
+        assert not picture.has_entries({"target": book()})
+
+
+def test_axes_have_names_and_units(books: dict[str, dict[str, hist.Hist]]) -> None:
+    drawn = {picture.key: list(texts(picture.draw())) for picture in pictures(books) if picture.has_entries(books)}
+    for key in ("jet_width_pt", "jet_median_pt", "met_width", "missing_error", "photon_pt", "mass_1"):
+        assert any("[GeV]" in text for text in drawn[key]), key
+    assert any("ratio to\nrule-based PF" in text for text in drawn["jet_width_pt"])
+    assert {"truth target", "perfect PF", "rule-based PF", "model"} <= set(drawn["jet_width_pt"])
+
+
+def test_without_something_to_compare_there_is_no_ratio_panel(books: dict[str, dict[str, hist.Hist]]) -> None:
+    alone = {picture.key: picture.draw() for picture in pictures({"model": books["model"]})}
+    assert len(alone["jet_width_pt"].axes) == 1
+    assert len(alone["photon_pt"].axes) == 2
+    assert reference_of(["model", "perfect", "baseline"]) == "baseline"
+    assert reference_of(["other", "perfect"]) == "perfect"
+    assert reference_of(["a", "b"]) == "a"
+
+
+def test_a_confusion_matrix_is_normalised_by_row() -> None:
+    histogram = book()["confusion"]
+    histogram.fill([3] * 10, [3] * 9 + [2])
+    histogram.fill([0], [3])
+    shown = list(texts(particles.confusion(histogram)))
+    assert "90" in shown
+    assert "10" in shown
+    assert "100" in shown  # the one fake is a photon
+    assert shown.count("·") == 4 + 4
+
+
+def test_a_fraction_has_a_clopper_pearson_interval_and_small_bins_none() -> None:
+    found = curves.fraction(np.array([5.0, 10.0, 3.0]), np.array([10.0, 10.0, 4.0]))
+    assert found.value[:2].tolist() == [0.5, 1.0]
+    assert found.up[1] == 0
+    assert found.down[0] == pytest.approx(0.5 - beta.ppf(norm.cdf(-1), 5, 6))
+    assert np.isnan([found.value[2], found.down[2], found.up[2]]).all()
+
+
+def test_a_ratio_carries_both_uncertainties() -> None:
+    one = np.array([1.0])
+    found = curves.ratio(curves.Curve(2 * one, 0.2 * one, 0.2 * one), curves.Curve(4 * one, 0.3 * one, 0.3 * one))
+    assert found.value[0] == 0.5
+    assert found.up[0] == pytest.approx(0.5 * np.hypot(0.1, 0.075))
+    assert np.isnan(curves.ratio(found, curves.Curve(0 * one, one, one)).value[0])
+
+
+def test_merged_bins_keep_all_entries() -> None:
+    histogram = book()["jet_truth_pt"]
+    histogram.fill([1.0, 3.0, 11.0] * 10, [True, False, True] * 10)
+    merged = curves.matched_fraction(histogram, "truth_pt", edges=np.array([0.0, 10.0, 200.0]))
+    assert merged.value.tolist() == [0.5, 1.0]
+
+
+def test_distributions_share_bins_and_lose_nothing_in_range() -> None:
+    narrow, wide = (hist.Hist(hist.axis.Regular(600, 0, 3, name="response")) for _ in range(2))
+    narrow.fill(np.linspace(0.99, 1.01, 100))
+    wide.fill(np.linspace(0.7, 1.3, 100))
+    edges, binned = common_bins({"perfect": narrow, "baseline": wide})
+    assert edges[0] < 0.7 < 1.3 < edges[-1]
+    assert len(edges) <= 61
+    assert binned["baseline"].counts.sum() == binned["baseline"].total == 100
+
+
+# --- looks ---
+
+
+def test_every_reconstruction_looks_different_without_colour() -> None:
+    chosen = looks([*LOOKS, "mine", "yours", "theirs"])
+    assert len({look.color for look in chosen.values()}) == 7
+    assert len({look.marker for look in chosen.values()}) == 7
+    assert len({look.line for look in chosen.values()}) == 7
+    assert looks(["model"])["model"] == chosen["model"]
+
+
+def test_names_from_outside_are_no_formulas_and_no_paths() -> None:
+    assert plain("a$b$") == r"a\$b\$"
+    assert plain("_x") == " _x"
+    assert plain("日\n") == "??"
+    assert len(plain("x" * 99)) == 32
+    assert file_name("../../etc/passwd") == "etc_passwd"
+    assert file_name("日本") == "unnamed"
+
+
+# --- files and the event ---
+
+
+def test_the_same_figure_gives_the_same_bytes(books: dict[str, dict[str, hist.Hist]]) -> None:
+    picture = next(pictures(books))
+    assert png(picture.draw()) == png(picture.draw())
+    assert svg(picture.draw()) == svg(picture.draw())
+    with Image.open(io.BytesIO(png(picture.draw()))) as image:
+        assert image.width > 1100
+
+
+def test_histograms_are_read_back_as_they_were(books: dict[str, dict[str, hist.Hist]], tmp_path: Path) -> None:
+    for name, histogram in books["baseline"].items():
+        save_histogram({"baseline": histogram}, tmp_path / "h.json")
+        (read,) = load_histogram(tmp_path / "h.json").values()
+        assert read == histogram, name
+        assert read.axes.name == histogram.axes.name
+
+
+def test_an_event_shows_elements_truth_and_candidates(made_up_event: tuple[EventBlock, Collection]) -> None:
+    block, candidates = made_up_event
+    figure = event_display(block, candidates, "rule-based PF")
+    axes = figure.axes[0]
+    drawn = [len(collection.get_offsets()) for collection in axes.collections]
+    assert drawn[:3] == [len(block["cluster"]), len(block["track"]), len(block["target"])]
+    assert sum(drawn[3:]) == len(candidates)
+    assert {"cluster", "track", "truth target", "photon"} <= set(texts(figure))
+    png(figure)
+
+
+def test_an_event_without_anything_can_be_drawn() -> None:
+    nothing: dict[str, Any] = {name: np.zeros(0) for name in ("px", "py", "pz", "energy", "label")}
+    figure = event_display(EventBlock(np.array([1]), {}), Collection(np.array([0]), nothing))
+    assert len(figure.axes[0].collections) == 0
+    png(figure)

@@ -1,0 +1,202 @@
+"""The report: one valid page that loads nothing, says the verdict first and shows every sample."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import hist
+import pytest
+
+from ringflow.base.errors import UsageError
+from ringflow.evaluate.histograms import book
+from ringflow.evaluate.plots.files import load_histogram
+from ringflow.evaluate.plots.gallery import pictures
+from ringflow.evaluate.report import write_report
+from ringflow.event.block import Collection, EventBlock
+
+HOSTILE = '<script>alert("x")</script>'
+RECONSTRUCTIONS = ("target", "perfect", "baseline", "model")
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order, and collects what the page refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def without_truth(filled: Callable[..., dict[str, hist.Hist]]) -> dict[str, hist.Hist]:
+    """What a dataset without truth fills."""
+    booked, source = book(), filled("baseline", 50)
+    for name in ("particles_per_event", "jet_reco_pt"):
+        booked[name] = source[name]
+    return booked
+
+
+@pytest.fixture(scope="module")
+def written(
+    filled: Callable[..., dict[str, hist.Hist]],
+    made_up_metrics: Callable[..., dict[str, Any]],
+    made_up_event: tuple[EventBlock, Collection],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, int]:
+    """A report of two samples, and the number of figures it must have."""
+    out = tmp_path_factory.mktemp("report")
+    books = {name: filled(name, 200) for name in RECONSTRUCTIONS}
+    bare = {"mine": without_truth(filled)}
+    results = {
+        "samples": {
+            "ttbar": {
+                "sample": "ttbar",
+                "events": 12345,
+                "detector": "clic",
+                "truth": True,
+                "reconstructions": {name: made_up_metrics(name) for name in books},
+            },
+            "outside": {
+                "truth": False,
+                "not_available": {"target": "the dataset has no truth"},
+                "reconstructions": {"mine": {"particles_per_event": {"value": 90.0, "lo": 89.0, "hi": 91.0}}},
+            },
+        },
+        "provenance": {
+            "ringflow": "1.2.3",
+            "code": {"commit": "abcdef", "dirty": False},
+            "settings": {"seeds": [1, 2]},
+            "inputs": [{"file": "manifest.json", "sha256": "0123"}],
+        },
+    }
+    block, candidates = made_up_event
+    events = {"ttbar": (block, {"baseline": candidates, "model": candidates})}
+    page = write_report(results, {"ttbar": books, "outside": bare}, out, events)
+    return page, len(list(pictures(books))) + 2 + 1
+
+
+@pytest.fixture(scope="module")
+def page(written: tuple[Path, int]) -> Page:
+    return Page(written[0].read_text(encoding="utf-8"))
+
+
+def test_the_page_loads_nothing(page: Page) -> None:
+    for tag, attributes in page.tags:
+        assert tag not in {"script", "link", "iframe", "object", "embed", "form", "base"}
+        for name in ("src", "href", "srcset", "action", "poster", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("data:image/png;base64,", "#")), (tag, name)
+    assert "url(" not in page.text
+    assert "@import" not in page.text
+    (policy,) = (meta["content"] for meta in page.all("meta") if "http-equiv" in meta)
+    assert "default-src 'none'" in str(policy)
+
+
+def test_links_lead_to_parts_of_the_page(page: Page) -> None:
+    anchors = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    links = [str(link["href"]).removeprefix("#") for link in page.all("a")]
+    assert links == ["verdict", "sample-1", "sample-2", "provenance"]
+    assert set(links) <= anchors
+
+
+def test_every_figure_is_in_the_page_and_beside_it(page: Page, written: tuple[Path, int]) -> None:
+    path, expected = written
+    images = page.all("img")
+    assert len(images) == len(page.all("figure")) == len(page.all("figcaption")) == expected
+    contents = [base64.b64decode(str(image["src"]).split(",")[1]) for image in images]
+    files = sorted((path.parent / "figures").rglob("*.png"))
+    assert sorted(contents) == sorted(file.read_bytes() for file in files)
+    assert all(len(str(image["alt"])) > 20 for image in images)
+    assert (path.parent / "figures" / "1_ttbar" / "jet_response.svg").exists()
+    assert set(load_histogram(path.parent / "figures" / "1_ttbar" / "jet_response.json")) == set(RECONSTRUCTIONS)
+
+
+def test_the_verdict_comes_first_then_samples_then_provenance(page: Page) -> None:
+    places = [
+        page.text.index(text)
+        for text in (
+            "Model is better than rule-based PF in all 6 metrics.",
+            "within 1 % of 1, as it must be",
+            "12,345",
+            "0.0450 ± 0.0009 ★",
+            "has no truth: only what can be computed",
+            "abcdef",
+            "manifest.json",
+        )
+    ]
+    assert places == sorted(places)
+    assert "No truth target: the dataset has no truth." in page.text
+
+
+def test_a_dataset_without_truth_has_no_figures_about_truth(page: Page, written: tuple[Path, int]) -> None:
+    drawn = {file.stem for file in (written[0].parent / "figures" / "2_outside").glob("*.png")}
+    assert drawn == {"particles_per_event"}
+
+
+def test_the_page_is_small_and_whole(written: tuple[Path, int]) -> None:
+    path, _ = written
+    assert path.name == "index.html"
+    assert path.stat().st_size < 2_500_000
+    assert not list(path.parent.rglob(".*.part"))
+
+
+def test_hostile_names_are_text(made_up_metrics: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    results = {
+        "samples": {
+            HOSTILE: {
+                HOSTILE: HOSTILE,
+                "reconstructions": {
+                    "baseline": made_up_metrics("baseline"),
+                    HOSTILE: {
+                        **made_up_metrics("model"),
+                        "masses": {HOSTILE: {"median": made_up_metrics("x")["jet_median"]}},
+                    },
+                },
+            }
+        },
+        "provenance": {HOSTILE: {HOSTILE: HOSTILE}},
+    }
+    text = write_report(results, {}, tmp_path).read_text(encoding="utf-8")
+    assert HOSTILE not in text
+    page = Page(text)
+    assert page.all("script") == []
+    assert page.text.count(HOSTILE) >= 10
+
+
+def test_an_evaluation_of_the_truth_alone_says_so(
+    made_up_metrics: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    results = {"samples": {"qq": {"reconstructions": {"target": made_up_metrics("target")}}}}
+    page = Page(write_report(results, {"qq": {"target": book()}}, tmp_path).read_text(encoding="utf-8"))
+    assert "Only truth target was evaluated: there is nothing to compare." in page.text
+    assert "There were no events" in page.text
+    assert "Not recorded." in page.text
+    assert page.all("img") == []
+
+
+def test_histograms_without_metrics_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'zh'"):
+        write_report({"samples": {}}, {"zh": {}}, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,206 @@
+"""The recipe: side by side, the same on any number of workers, and clear about what cannot be done."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+from fake_events import write_fake_dataset
+
+from ringflow.base.errors import DatasetError, FailureError, UsageError
+from ringflow.data.candidates import write_candidates
+from ringflow.data.outside import write_dataset
+from ringflow.data.read import Dataset
+from ringflow.event.block import Collection, EventBlock
+from ringflow.recipes.evaluate import evaluate, report_page
+
+COLUMNS = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
+
+
+def smeared(dataset: Dataset, width: float, split: str | None = None) -> Iterator[EventBlock]:
+    """A stand-in for a reconstruction: the targets with momenta off by a relative width."""
+    for block in dataset.events(split, columns=["target"]):
+        targets = block["target"]
+        factor = 1 + width * np.random.default_rng(block.event_number[0]).normal(size=len(targets))
+        columns = {name: targets[name] for name in COLUMNS}
+        columns |= {name: (targets[name] * factor).astype(np.float32) for name in ("px", "py", "pz", "energy")}
+        yield EventBlock(block.event_number, {"candidate": Collection(targets.counts, columns)})
+
+
+def candidate_file(path: Path, dataset: Path, name: str = "mine", width: float = 0.1, split: str | None = None) -> Path:
+    opened = Dataset(dataset)
+    write_candidates(path, opened, smeared(opened, width, split), reconstruction=name, provenance={})
+    return path
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write_fake_dataset(tmp_path / "dataset")
+
+
+def momenta(events: list[list[tuple[float, float, float]]], **more: Any) -> Any:
+    """Massless particles by px, py, pz, as outside data brings them."""
+    vectors = ak.Array([[{"px": p[0], "py": p[1], "pz": p[2]} for p in event] for event in events])
+    if not ak.any(ak.num(vectors)):
+        vectors = ak.zip({name: ak.Array([np.zeros(0)] * len(events)) for name in ("px", "py", "pz")})
+    energy = np.sqrt(vectors.px**2 + vectors.py**2 + vectors.pz**2)
+    fields = {"px": vectors.px, "py": vectors.py, "pz": vectors.pz, "energy": energy}
+    return ak.zip(fields | {name: ak.full_like(energy, value) for name, value in more.items()})
+
+
+def test_reconstructions_side_by_side(dataset: Path, tmp_path: Path) -> None:
+    fine = candidate_file(tmp_path / "fine.parquet", dataset, "fine", 0.02)
+    rough = candidate_file(tmp_path / "rough.parquet", dataset, "rough", 0.2)
+    entry = evaluate([dataset], candidates=[fine, rough])["samples"]["fake"]
+    assert list(entry["reconstructions"]) == ["target", "fine", "rough"]
+    assert entry["events"] == 25
+    target, fine_one, rough_one = entry["reconstructions"].values()
+    assert target["jet_median"]["value"] == pytest.approx(1.0, abs=0.01)
+    assert target["visible_energy_median"]["value"] == pytest.approx(1.0, abs=1e-6)
+    assert target["particle_f1"]["value"] == 1.0
+    assert fine_one["jet_iqr_over_median"]["hi"] < rough_one["jet_iqr_over_median"]["lo"]
+    better = {row["metric"]: row["better"] for row in entry["comparisons"]}
+    assert better["jet_iqr_over_median"] == "fine"
+    assert "fake" in entry["not_available"]["baseline"]  # no constants of that detector
+
+
+def test_workers_change_nothing(dataset: Path, tmp_path: Path) -> None:
+    files = [candidate_file(tmp_path / "mine.parquet", dataset)]
+    assert evaluate([dataset], candidates=files, workers=2) == evaluate([dataset], candidates=files, workers=1)
+
+
+def test_blocks_change_nothing(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [candidate_file(tmp_path / "mine.parquet", dataset)]
+    expected = evaluate([dataset], candidates=files)
+    monkeypatch.setattr("ringflow.recipes.scoring.EVENTS_AT_ONCE", 1)
+    assert evaluate([dataset], candidates=files) == expected
+
+
+def test_a_part_of_the_events(dataset: Path, tmp_path: Path) -> None:
+    entry = evaluate([dataset], events=13)["samples"]["fake"]
+    assert entry["events"] == 13
+    first = np.concatenate([block["target"].counts for block in Dataset(dataset).events(columns=["target"])])[:13]
+    assert entry["reconstructions"]["target"]["particles_per_event"]["value"] == pytest.approx(first.mean())
+    assert evaluate([dataset], split="train")["samples"]["fake"]["events"] == 21
+    only = candidate_file(tmp_path / "test.parquet", dataset, split="test")
+    entry = evaluate([dataset], candidates=[only], split="test")["samples"]["fake"]
+    assert entry["events"] == 2
+    assert entry["reconstructions"]["mine"]["particles_per_event"]["value"] > 0
+    with pytest.raises(DatasetError, match="no candidates for event 0"):
+        evaluate([dataset], candidates=[only])
+    with pytest.raises(UsageError, match="unknown split 'tset'"):
+        evaluate([dataset], split="tset")
+
+
+def test_two_datasets_of_one_sample_get_two_names(dataset: Path, tmp_path: Path) -> None:
+    other = write_fake_dataset(tmp_path / "other", events=12)
+    file = candidate_file(tmp_path / "mine.parquet", other)
+    samples = evaluate([dataset, other], candidates=[file])["samples"]
+    assert list(samples) == ["fake", "fake_fake"]
+    assert list(samples["fake"]["reconstructions"]) == ["target"]
+    assert list(samples["fake_fake"]["reconstructions"]) == ["target", "mine"]
+
+
+def test_names_are_chosen_and_checked(dataset: Path, tmp_path: Path) -> None:
+    file = candidate_file(tmp_path / "mine.parquet", dataset)
+    entry = evaluate([dataset], candidates=[file], reconstructions=["mine"])["samples"]["fake"]
+    assert list(entry["reconstructions"]) == ["mine"]
+    with pytest.raises(UsageError, match=r"no reconstruction 'modle' of .*dataset; there is target, mine"):
+        evaluate([dataset], candidates=[file], reconstructions=["modle"])
+    with pytest.raises(UsageError, match="no reconstruction 'baseline'"):
+        evaluate([dataset], reconstructions=["baseline"])
+    again = candidate_file(tmp_path / "again.parquet", dataset)
+    entry = evaluate([dataset], candidates=[file, again])["samples"]["fake"]
+    assert list(entry["reconstructions"]) == ["target", "mine", "again"]
+    with pytest.raises(UsageError, match="two reconstructions called 'mine'"):
+        evaluate([dataset], candidates=[file, file])
+
+
+def test_candidates_of_another_dataset_are_refused(dataset: Path, tmp_path: Path) -> None:
+    other = write_fake_dataset(tmp_path / "other", events=12)
+    file = candidate_file(tmp_path / "mine.parquet", other)
+    with pytest.raises(DatasetError, match="was made of another dataset"):
+        evaluate([dataset], candidates=[file])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_number_that_is_none_names_the_event(dataset: Path, tmp_path: Path, workers: int) -> None:
+    opened = Dataset(dataset)
+    blocks = list(smeared(opened, 0.1))
+    blocks[2]["candidate"].columns["pz"][0] = np.nan
+    write_candidates(tmp_path / "mine.parquet", opened, blocks, reconstruction="mine", provenance={})
+    with pytest.raises(FailureError, match="mine: a candidate of event 8 has a momentum that is not finite"):
+        evaluate([dataset], candidates=[tmp_path / "mine.parquet"], workers=workers)
+
+
+def test_without_truth_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [[(30.0, 0.0, 0.0), (-20.0, 1.0, 0.0)], [], [(9.0, 0.0, 3.0)]]
+    candidates = momenta(events, label=1, charge=1)
+    write_dataset(tmp_path / "data", detector="mine", candidates=candidates)
+    entry = evaluate([tmp_path / "data"])["samples"]["outside"]
+    assert entry["truth"] is False
+    assert list(entry["reconstructions"]) == ["candidate"]
+    assert entry["reconstructions"]["candidate"]["particles_per_event"]["value"] == 1.0
+    assert "particle_f1" not in entry["reconstructions"]["candidate"]
+    assert entry["not_available"]["target"] == "the dataset has no 'particle'"
+    assert "no truth" in capsys.readouterr().err
+
+
+def test_nothing_to_evaluate_is_an_error(tmp_path: Path) -> None:
+    hits = ak.Array([[{"energy": 1.0, "x": 0.0, "y": 0.0, "z": 1.0}]])
+    write_dataset(tmp_path / "data", detector="mine", hits=hits)
+    with pytest.raises(UsageError, match=r"allows no reconstruction .* give --candidates"):
+        evaluate([tmp_path / "data"])
+    with pytest.raises(UsageError, match="no dataset was given"):
+        evaluate([])
+    with pytest.raises(DatasetError, match="no dataset at"):
+        evaluate([tmp_path / "nowhere"])
+
+
+def test_empty_events_and_events_with_one_element(tmp_path: Path) -> None:
+    events: list[list[tuple[float, float, float]]] = [[], [(0.0, 12.0, 1.0)], []]
+    particles = momenta(events, pdg=22, label=3, target=0)
+    targets = momenta(events, label=3, charge=0, num_particles=1)
+    write_dataset(tmp_path / "data", detector="mine", particles=particles, targets=targets)
+    found = evaluate([tmp_path / "data"])["samples"]["outside"]["reconstructions"]["target"]
+    assert found["particle_f1"]["value"] == 1.0
+    assert found["jet_matched_fraction"]["value"] == 1.0
+    assert found["particles_per_event"]["value"] == pytest.approx(1 / 3)
+
+
+def test_a_folder_holds_the_report_and_the_figures(dataset: Path, tmp_path: Path) -> None:
+    results = evaluate([dataset], out=tmp_path / "report", events=3)
+    assert json.loads((tmp_path / "report" / "metrics.json").read_text()) == results
+    assert report_page(tmp_path / "report").stat().st_size > 1000
+    assert evaluate([dataset], out=tmp_path / "report", events=3) == results  # our own folder is taken up again
+    with pytest.raises(UsageError, match="holds files that ringflow did not make"):
+        evaluate([dataset], out=dataset, events=3)
+
+
+def test_a_dataset_that_lacks_a_column_says_which(tmp_path: Path) -> None:
+    one = ak.Array([[{"energy": 1.0, "x": 0.0, "y": 0.0, "z": 1.0}]])
+    write_dataset(tmp_path / "data", detector="clic", hits=one, clusters=one, tracks=ak.Array([[{"pt": 1.0}]]))
+    with pytest.raises(DatasetError, match="baseline needs the column"):
+        evaluate([tmp_path / "data"])
+
+
+def test_the_command(dataset: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    file = candidate_file(tmp_path / "mine.parquet", dataset)
+    done = command("evaluate", dataset, "--candidates", file, "--json")
+    assert done.code == 0
+    found = json.loads(done.stdout)["samples"]["fake"]["reconstructions"]
+    assert set(found["mine"]["jet_iqr_over_median"]) == {"value", "lo", "hi"}
+    done = command("evaluate", dataset, "--reconstructions", "target", "--events", 5)
+    assert done.stdout == ""
+    assert "target" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("next: ringflow evaluate")
+    assert command("evaluate", dataset, "--reconstructions", "nobody").code == 2
