@@ -25,17 +25,6 @@ COMMANDS = {
     "simulate",
     "validate",
 }
-    "bench baseline",
-    "bench simulate",
-    "calibrate",
-    "check",
-    "config",
-    "demo",
-    "doctor",
-    "evaluate",
-    "simulate",
-    "validate",
-}
 
 
 def commands(group: App, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], App]]:

@@ -116,24 +116,16 @@ def test_azimuth_is_no_distinction(pdg: int):
     rng = np.random.default_rng(2)
     count = 1600
     phi = np.linspace(-np.pi, np.pi, count, endpoint=False)
-    zeros, ones = np.zeros(count), np.ones(count)
-    energy = 10.0 * ones
+    energy = np.full(count, 10.0)
     momentum = np.sqrt(energy**2 - {22: 0.0, 211: 0.1396}[pdg] ** 2)
     cosine = rng.uniform(-0.6, 0.6, count)
     transverse = momentum * np.sqrt(1 - cosine**2)
-    generated = GeneratedEvents(
-        event_number=np.arange(count),
-        counts=np.ones(count, dtype=np.int64),
-        pdg=np.full(count, pdg, dtype=np.int32),
-        px=transverse * np.cos(phi),
-        py=transverse * np.sin(phi),
-        pz=momentum * cosine,
-        energy=energy,
-        x=zeros,
-        y=zeros,
-        z=zeros,
-        time=zeros,
-        interaction=np.zeros(count, dtype=np.int16),
+    generated = GeneratedEvents.at_origin(
+        np.arange(count),
+        np.ones(count, dtype=np.int64),
+        np.full(count, pdg, dtype=np.int32),
+        (transverse * np.cos(phi), transverse * np.sin(phi), momentum * cosine),
+        energy,
     )
     hits = detector.simulate_block(generated, 4)["hit"]
     energy_seen = sum_by(hits["energy"], np.repeat(np.arange(count), hits.counts), count)

@@ -17,6 +17,8 @@ Integers = npt.NDArray[np.int64]
 #: Squared distance (mm^2) beyond which a hit has nothing to do with a track entering the calorimeter there.
 _FAR2 = 2.2e3**2
 _BEFORE_FACE = -20.0
+#: Hits further in azimuth (rad) from where a track enters the calorimeter are not looked at.
+_SECTOR = 0.5
 
 
 @njit(cache=True)
@@ -52,13 +54,24 @@ def follow_tracks(
     shared = np.zeros((len(tracks), num_clusters))
     nearest = np.full(len(hits), 1e9)
     pattern = np.zeros((len(tracks), 3))
+    # Hits in order of azimuth, twice around, so that a sector is one range whatever it crosses.
+    azimuth = np.arctan2(hits[:, 1], hits[:, 0])
+    order = np.argsort(azimuth)
+    around = np.concatenate((azimuth[order], azimuth[order] + 2.0 * math.pi))
+    order = np.concatenate((order, order))
+    points = hits[order]
     for t in range(len(tracks)):
         if math.isnan(tracks[t, 6]):
             continue
         seen_layers = np.zeros(256, np.bool_)
-        for h in range(len(hits)):
-            x, y, z = hits[h, 0], hits[h, 1], hits[h, 2]
+        start = math.atan2(tracks[t, 1], tracks[t, 0]) - _SECTOR
+        start += 2.0 * math.pi if start < -math.pi else 0.0
+        first = np.searchsorted(around, start)
+        last = np.searchsorted(around, start + 2.0 * _SECTOR)
+        for place in range(first, last):
+            x, y, z = points[place, 0], points[place, 1], points[place, 2]
             distance2 = (x - tracks[t, 0]) ** 2 + (y - tracks[t, 1]) ** 2 + (z - tracks[t, 2]) ** 2
+            h = order[place]
             if distance2 > _FAR2 and calorimeter[h] < 2:
                 continue
             path, distance = track_distance(tracks[t], x, y, z)

@@ -75,18 +75,6 @@ def many_pions(pions: int, events: int) -> GeneratedEvents:
     momentum = np.sqrt(energy**2 - _PION_MASS**2)
     cosine, azimuth = rng.uniform(-0.7, 0.7, count), rng.uniform(-np.pi, np.pi, count)
     transverse = momentum * np.sqrt(1.0 - cosine**2)
-    zeros = np.zeros(count)
-    return GeneratedEvents(
-        event_number=np.arange(events),
-        counts=np.full(events, pions),
-        pdg=rng.choice([_PION, -_PION], count).astype(np.int32),
-        px=transverse * np.cos(azimuth),
-        py=transverse * np.sin(azimuth),
-        pz=momentum * cosine,
-        energy=energy,
-        x=zeros,
-        y=zeros,
-        z=zeros,
-        time=zeros,
-        interaction=np.zeros(count, dtype=np.int16),
-    )
+    direction = (transverse * np.cos(azimuth), transverse * np.sin(azimuth), momentum * cosine)
+    charges = rng.choice([_PION, -_PION], count).astype(np.int32)
+    return GeneratedEvents.at_origin(np.arange(events), np.full(events, pions), charges, direction, energy)

@@ -32,6 +32,20 @@ class GeneratedEvents:
     def __len__(self) -> int:
         return len(self.event_number)
 
+    @classmethod
+    def at_origin(
+        cls,
+        event_number: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        pdg: npt.NDArray[np.int32],
+        momentum: tuple[Floats, Floats, Floats],
+        energy: Floats,
+    ) -> GeneratedEvents:
+        """Particles that start at the collision point at time zero."""
+        px, py, pz = momentum
+        zero, hard = np.zeros(len(pdg)), np.zeros(len(pdg), dtype=np.int16)
+        return cls(event_number, counts, pdg, px, py, pz, energy, zero, zero, zero, zero, hard)
+
 
 class Generator(Protocol):
     """Makes event number n the same way whatever was asked for before: a pure function of settings, seed and n."""

@@ -39,21 +39,8 @@ class GunGenerator:
         mass = lookup(pdg, "mass")
         momentum = np.sqrt(energy**2 - mass**2)
         transverse = momentum * np.sqrt(1 - cos_theta**2)
-        zero = np.zeros(count)
-        return GeneratedEvents(
-            event_number=numbers,
-            counts=np.ones(count, dtype=np.int64),
-            pdg=pdg,
-            px=transverse * np.cos(phi),
-            py=transverse * np.sin(phi),
-            pz=momentum * cos_theta,
-            energy=energy,
-            x=zero,
-            y=zero,
-            z=zero,
-            time=zero,
-            interaction=np.zeros(count, dtype=np.int16),
-        )
+        direction = (transverse * np.cos(phi), transverse * np.sin(phi), momentum * cos_theta)
+        return GeneratedEvents.at_origin(numbers, np.ones(count, dtype=np.int64), pdg, direction, energy)
 
     def describe(self) -> Mapping[str, object]:
         """Name, definition and seed."""
