@@ -8,9 +8,12 @@ import numpy.typing as npt
 from ringflow.baseline.candidates import MASS
 from ringflow.baseline.constants import BaselineConstants, HadronConstants
 from ringflow.event.block import Collection, EventBlock, cast
-from ringflow.event.particles import NEUTRAL_HADRON, PHOTON
+from ringflow.event.particles import ELECTRON, NEUTRAL_HADRON, PHOTON
 
 Floats = npt.NDArray[np.float64]
+
+#: Calorimeter energy over track momentum from which on an electron counts as having radiated.
+_RADIATED = 1.1
 
 
 def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection:
@@ -30,8 +33,10 @@ def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection
     track = np.where(targets["track"] >= 0, targets["track"] + tracks.offsets[event], 0)
     has_track = targets["track"] >= 0
     of_track = _track_momenta(tracks)[track] if len(tracks) else np.zeros((len(targets), 3))
-    # A photon that converted has a track but is measured by the calorimeter, unless nothing of it arrived there.
-    by_track = has_track & (~neutral | (left <= 0.0))
+    # A photon that converted has a track but is measured by the calorimeter, unless nothing of it arrived there; so is an
+    # electron that lost momentum by radiation, which the calorimeter sees.
+    radiated = (label == ELECTRON) & (left > _RADIATED * np.linalg.norm(of_track, axis=1))
+    by_track = has_track & ((~neutral & ~radiated) | (left <= 0.0))
     p = np.where(by_track[:, None], of_track, momentum[:, None] * direction)
     energy = np.where(by_track, np.sqrt((of_track**2).sum(1) + MASS[label] ** 2), energy)
     columns = {
@@ -48,17 +53,18 @@ def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection
 
 
 def _deposits(block: EventBlock, num_targets: int) -> tuple[Floats, Floats]:
-    """What the particles of each target left in the clusters, and the energy-weighted centre of it."""
-    links, particles, clusters, targets = (block[name] for name in ("cluster_link", "particle", "cluster", "target"))
+    """What the particles of each target left in the hits (without hits, in the clusters), and the centre of it."""
+    place = "hit" if "hit" in block and "hit_link" in block else "cluster"
+    links, particles, places, targets = (block[name] for name in (f"{place}_link", "particle", place, "target"))
     event = np.repeat(np.arange(len(block)), links.counts)
     target = particles["target"][links["particle"] + particles.offsets[event]]
     seen = target >= 0
     row = (target + targets.offsets[event])[seen]
-    cluster = (links["cluster"] + clusters.offsets[event])[seen]
+    where = (links[place] + places.offsets[event])[seen]
     energy = links["energy"][seen].astype(np.float64)
     left = np.bincount(row, weights=energy, minlength=num_targets).astype(np.float64)
     centre = np.stack(
-        [np.bincount(row, weights=energy * clusters[axis][cluster], minlength=num_targets) for axis in ("x", "y", "z")],
+        [np.bincount(row, weights=energy * places[axis][where], minlength=num_targets) for axis in ("x", "y", "z")],
         axis=1,
     )
     return left, centre / np.maximum(left, 1e-12)[:, None]
