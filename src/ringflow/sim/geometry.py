@@ -161,6 +161,41 @@ class Calibration(Settings):
     hadronic_factor: list[Positive]
 
 
+class PublishedEnergyResolution(Settings):
+    """Relative energy resolution noise/E (+) stochastic/sqrt(E) (+) constant, and the accepted relative deviation."""
+
+    noise: NotNegative
+    stochastic: NotNegative
+    constant: NotNegative
+    accept: Positive
+
+
+class PublishedTrackResolution(Settings):
+    """Relative pt resolution `a pt (+) b` in a range of |eta|, and the accepted relative deviation."""
+
+    eta: tuple[NotNegative, Positive]
+    a: NotNegative
+    b: NotNegative
+    accept: Positive
+
+
+class PublishedHits(Settings):
+    """Calorimeter hits of a ttbar event at 380 GeV: published median and accepted range."""
+
+    median: Positive
+    accept: tuple[Positive, Positive]
+
+
+class Published(Settings):
+    """What is published of the real detector, for `ringflow validate` to compare with."""
+
+    source: str
+    photon: PublishedEnergyResolution
+    hadron: PublishedEnergyResolution
+    tracks: list[PublishedTrackResolution]
+    ttbar_hits: PublishedHits
+
+
 class DetectorGeometry(Settings):
     """A whole detector."""
 
@@ -175,6 +210,7 @@ class DetectorGeometry(Settings):
     shower: ShowerModel
     clustering: ClusteringSettings
     calibration: Calibration
+    published: Published | None = None
 
     @property
     def face_radius(self) -> float:
