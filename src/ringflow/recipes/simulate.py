@@ -156,7 +156,8 @@ def _record(settings: SimulateSettings) -> dict[str, Any]:
     if settings.generator.hepmc is not None:
         described["generator"]["hepmc"] = settings.generator.hepmc.name
         files.append(settings.generator.hepmc)
-    geometry = load_detector(settings.detector).model_dump_json()
+    # What is published of a detector does not change an event.
+    geometry = load_detector(settings.detector).model_dump_json(exclude={"published"})
     return {
         **collect(described, {"generator": settings.generator.seed}, files),
         "generator": dict(_generator(settings).describe()),
