@@ -114,12 +114,5 @@ class Detector:
         return {**columns, "cluster": label}, clusters, cluster_event
 
 
-def simulate_block(
-    generated: GeneratedEvents, geometry: DetectorGeometry, seed: int, device: str = "cpu"
-) -> EventBlock:
-    """Simulate one block; keep a `Detector` instead where there are many."""
-    return Detector(geometry, device).simulate_block(generated, seed)
-
-
 def _front(part: CalorimeterGeometry, tower: float) -> Calorimeter:
     return Calorimeter(part.barrel.inner, part.barrel.half_length, part.endcap.inner, part.endcap.r_max, tower)
