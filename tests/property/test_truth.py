@@ -128,3 +128,24 @@ def test_no_element_has_two_targets(event: TruthInput):
     found = assign_targets(event)
     elements = [*((0, t) for t in found.track.tolist() if t >= 0), *((1, e) for e in found.element.tolist() if e >= 0)]
     assert len(elements) == len(set(elements)) == len(found.owner)
+
+
+def test_particles_that_cannot_be_told_apart_claim_their_element_together():
+    """Two photons of 3 GeV in one element are more than a hadron of 5 GeV that left a third elsewhere."""
+    momentum = [[0.0, 0.0, energy, energy] for energy in (3.0, 3.0, 5.0)]
+    event = TruthInput(
+        label=torch.tensor([PHOTON, PHOTON, NEUTRAL_HADRON]),
+        charge=torch.zeros(3, dtype=torch.int64),
+        momentum=torch.tensor(momentum, dtype=torch.float64),
+        track_particle=torch.zeros(0, dtype=torch.int64),
+        track_quality=torch.zeros(0, dtype=torch.float64),
+        link_element=torch.tensor([0, 0, 0, 1]),
+        link_particle=torch.tensor([0, 1, 2, 2]),
+        link_energy=torch.tensor([3.0, 3.0, 3.0, 1.5]),
+        num_elements=2,
+    )
+    found = assign_targets(event)
+    assert found.label.tolist() == [PHOTON]
+    assert found.element.tolist() == [0]
+    assert found.momentum[0, 3].item() == 11.0
+    assert found.num_particles.tolist() == [3]

@@ -72,7 +72,7 @@ def decay(parents: Flight, species: SpeciesTable, draw: Draw) -> Flight:
     mass = species.mass[parents.species]
     three = channels.has_three[channel]
     # A decay into three is one into a pair and a third, then one of the pair; in a decay into two the parent is the pair.
-    pair_mass = torch.where(three, _pair_mass(mass, m1, m2, m3, draw), mass)
+    pair_mass = torch.where(three, draw_pair_mass(mass, m1, m2, m3, draw), mass)
     together, third = two_body(mother, mass, torch.where(three, pair_mass, 0.0), m3, draw)
     pair: Vector = tuple(torch.where(three, a, b) for a, b in zip(together, mother, strict=True))  # type: ignore[assignment]
     momenta = [*two_body(pair, pair_mass, m1, m2, draw), third]
@@ -102,7 +102,7 @@ def two_body(mother: Vector, mass: Tensor, m1: Tensor, m2: Tensor, draw: Draw) -
     return [boost(first, mother, mass), boost(second, mother, mass)]
 
 
-def _pair_mass(mass: Tensor, m1: Tensor, m2: Tensor, m3: Tensor, draw: Draw) -> Tensor:
+def draw_pair_mass(mass: Tensor, m1: Tensor, m2: Tensor, m3: Tensor, draw: Draw) -> Tensor:
     """Mass of the first two of three daughters, by phase space: the product of the two break-up momenta."""
     low, span = m1 + m2, (mass - m1 - m2 - m3).clamp_min(0.0)
     pair = low + span * draw.uniform(mass)

@@ -80,6 +80,30 @@ def test_charged_pions_are_one_particle_with_the_momentum_of_the_track():
     assert share_with(candidates, CHARGED_HADRON) > 0.95
 
 
+@pytest.mark.parametrize("energy", [5.0, 20.0])
+def test_pieces_of_a_charged_shower_are_not_counted_again(energy: float):
+    block = gun(211, energy, BARREL, 600)
+    tracks = block["track"]
+    arrived = (tracks.counts == 1) & (per_event(tracks, tracks["reaches_calo"]) == 1)
+    candidates = reconstruct_block(block, CONSTANTS)
+    neutral = per_event(candidates, candidates["energy"] * (candidates["charge"] == 0))[arrived]
+    # Without the search for pieces one pion in five would have a neutral companion.
+    assert np.mean(neutral > 0.3) < 0.11
+    assert neutral.mean() < 0.15
+
+
+def test_a_stiff_track_that_ends_in_the_tracker_is_left_out():
+    block = gun(211, 10.0, BARREL, 1500)
+    tracks = block["track"]
+    stopped = (tracks["reaches_calo"] == 0) & (tracks["pt"] > 2.0)
+    assert stopped.sum() > 10
+    candidates = reconstruct_block(block, CONSTANTS)
+    used = np.repeat(tracks.offsets[:-1], candidates.counts)[candidates["track"] >= 0]
+    rows = used + candidates["track"][candidates["track"] >= 0]
+    assert not stopped[rows].any()
+    assert len(rows) == len(tracks) - stopped.sum()
+
+
 def test_neutral_hadrons_are_found_at_their_energy():
     candidates = reconstruct_block(gun(130, 20.0), CONSTANTS)
     assert share_with(candidates, NEUTRAL_HADRON) > 0.9

@@ -94,6 +94,17 @@ def test_hadronic_shower_continues_the_track_in_front_of_it():
     assert set(label.tolist()) == {0}
 
 
+def test_track_through_the_ecal_is_no_piece_of_the_photon_beside_it():
+    """However little it leaves, it continues into the hadronic shower behind it."""
+    photon = shower(0.3, 1.5, 5.0, range(25), 0)
+    track = shower(0.3 + 40.0 / 1500.0, 1.5, 0.28, range(40), 0, spread=0.0)
+    behind = shower(0.3 + 40.0 / 1500.0, 1.5, 8.0, range(20), 2, spread=20.0)
+    label, events, energy = cluster(photon, track, behind)
+    assert len(events) == 2
+    assert energy[label == 0].sum().item() == pytest.approx(8.28)
+    assert energy[label == 1].sum().item() == pytest.approx(5.0)
+
+
 def test_contained_photon_does_not_take_the_hadronic_shower_behind_it():
     photon = shower(0.3, 1.5, 5.0, range(25), 0)
     behind = shower(0.3, 1.5, 8.0, range(2, 20), 2, spread=30.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ringflow.event.particles import properties
-from ringflow.sim.decay import decay, two_body
+from ringflow.sim.decay import decay, draw_pair_mass, two_body
 from ringflow.sim.decay_table import CHANNELS
 from ringflow.sim.draw import Draw
 from ringflow.sim.flight import Flight
@@ -76,6 +76,21 @@ def test_channels_come_as_often_as_the_table_says():
     assert three_charged.item() == pytest.approx(0.0558, abs=0.012)
     muons = (made.species == species.row(-13)).double().sum().item() / COUNT
     assert muons == pytest.approx(0.6356 + 0.0335, abs=0.025)
+
+
+def test_the_mass_of_a_pair_follows_phase_space():
+    mass, products = 0.4937, (0.1396, 0.1396, 0.1396)
+    found = draw_pair_mass(*masses(mass, *products), DRAW)
+    pair = np.linspace(products[0] + products[1], mass - products[2], 2001)
+
+    def breakup(m: np.ndarray | float, m1: np.ndarray | float, m2: float) -> np.ndarray:
+        return np.sqrt(np.maximum((m**2 - (m1 + m2) ** 2) * (m**2 - (m1 - m2) ** 2), 0.0)) / m
+
+    weight = breakup(mass, pair, products[2]) * breakup(pair, products[0], products[1])
+    mean = np.average(pair, weights=weight)
+    spread = np.sqrt(np.average((pair - mean) ** 2, weights=weight))
+    assert found.mean().item() == pytest.approx(mean, rel=0.003)
+    assert found.std().item() == pytest.approx(spread, rel=0.03)
 
 
 def test_three_pions_share_the_energy_equally():
