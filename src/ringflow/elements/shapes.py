@@ -1,15 +1,25 @@
-"""What a cluster looks like: energies per calorimeter, position, widths, start and depth, from its hits."""
+"""What a cluster looks like: energies per calorimeter, position, widths, start and depth, from its hits.
+
+The first columns serve the rules. The finer ones (front, parts, peak, slopes) let a network see a photon inside a shower
+of a hadron, and a shower that does not point to the origin.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ringflow.elements.grouping import group_minimum, group_sum
+from ringflow.elements.grouping import group_minimum, group_sum, group_winner
 
 Columns = dict[str, Tensor]
+
+#: Layers of the electromagnetic calorimeter that count as its front.
+FRONT_LAYERS = 10
+#: Distance (mm) from the line through the strongest hit within which energy belongs to the peak: about a Moliere radius.
+PEAK_RADIUS = 15.0
 
 
 def cluster_columns(
@@ -42,6 +52,7 @@ def cluster_columns(
     depth = torch.where(in_barrel, torch.hypot(x, y) - face_radius, z.abs() - face_z)
     in_front = torch.as_tensor(layer_offset, device=of.device).index_select(0, subsystem)
     layer = hits["layer"].index_select(0, inside) + in_front
+    seen = _Hits(of, count, energy, (x, y, z), subsystem < 2, (subsystem == 2) | (subsystem == 3))
     return {
         "energy": total,
         "ecal_energy": group_sum(energy * (subsystem < 2), of, count),
@@ -58,7 +69,71 @@ def cluster_columns(
         "start_layer": group_minimum(layer, of, count),
         "mean_depth": mean(depth),
         "time": mean(time),
+        "front_energy": group_sum(energy * ((subsystem < 2) & (layer < FRONT_LAYERS)), of, count),
+        **_parts(seen, position, total, across2),
+        **_peak(seen, position),
+        **_slopes(seen, position, weight, offset, along),
     }
+
+
+@dataclass(frozen=True)
+class _Hits:
+    """Hits that belong to a cluster."""
+
+    of: Tensor
+    count: int
+    energy: Tensor
+    position: tuple[Tensor, Tensor, Tensor]
+    in_ecal: Tensor
+    in_hcal: Tensor
+
+
+def _parts(hits: _Hits, centre: Sequence[Tensor], total: Tensor, across2: Tensor) -> Columns:
+    """Centre and width of what lies in one calorimeter."""
+    columns = {}
+    for name, part in (("ecal", hits.in_ecal), ("hcal", hits.in_hcal)):
+        energy = hits.energy * part
+        in_part = group_sum(energy, hits.of, hits.count)
+        present = in_part > 0
+        scale = torch.where(present, in_part, total)
+        columns[f"{name}_width"] = torch.sqrt(group_sum(energy * across2, hits.of, hits.count) / scale)
+        if name == "ecal":
+            for axis, values, whole in zip("xyz", hits.position, centre, strict=True):
+                mean = group_sum(energy * values, hits.of, hits.count) / scale
+                columns[f"ecal_{axis}"] = torch.where(present, mean, whole)
+    return columns
+
+
+def _peak(hits: _Hits, centre: Sequence[Tensor]) -> Columns:
+    """The strongest hit, of the electromagnetic calorimeter if there is one, and the energy around the line through it."""
+    score = torch.where(hits.in_ecal, hits.energy + hits.energy.max(), hits.energy) if len(hits.energy) else hits.energy
+    strongest = group_winner(score, hits.of, hits.count)
+    peak = [values[strongest] for values in hits.position] if len(hits.energy) else list(centre)
+    length = torch.sqrt(peak[0].square() + peak[1].square() + peak[2].square()).clamp_min(1e-6)
+    axis = [(value / length).index_select(0, hits.of) for value in peak]
+    x, y, z = hits.position
+    along = x * axis[0] + y * axis[1] + z * axis[2]
+    across2 = x.square() + y.square() + z.square() - along.square()
+    near = hits.in_ecal & (across2 < PEAK_RADIUS**2)
+    columns = {f"peak_{name}": value for name, value in zip("xyz", peak, strict=True)}
+    return {**columns, "peak_energy": group_sum(hits.energy * near, hits.of, hits.count)}
+
+
+def _slopes(hits: _Hits, centre: Sequence[Tensor], weight: Tensor, offset: Sequence[Tensor], along: Tensor) -> Columns:
+    """How the transverse offset of the hits grows along the line from the origin: zero for a shower that points there."""
+    x, y, z = centre
+    radius = torch.hypot(x, y).clamp_min(1e-6)
+    distance = torch.hypot(radius, z)
+    in_azimuth = (-y / radius, x / radius, torch.zeros_like(z))
+    in_polar = (x * z / (radius * distance), y * z / (radius * distance), -radius / distance)
+    spread = group_sum(weight * along.square(), hits.of, hits.count).clamp_min(1.0)
+
+    def slope(direction: Sequence[Tensor]) -> Tensor:
+        parts = (part.index_select(0, hits.of) * value for part, value in zip(direction, offset, strict=True))
+        across = torch.stack(list(parts)).sum(0)
+        return group_sum(weight * along * across, hits.of, hits.count) / spread
+
+    return {"slope_phi": slope(in_azimuth), "slope_theta": slope(in_polar)}
 
 
 def hadronic_scale(energy: Tensor, points: Sequence[float], factors: Sequence[float]) -> Tensor:

@@ -89,6 +89,20 @@ _CLUSTER = (
     _code("start_layer", "first layer with a hit, counted through ECAL, HCAL and yoke", "int16"),
     _float("mean_depth", "mm", "energy-weighted depth behind the calorimeter face"),
     _float("time", "ns", "energy-weighted time"),
+    _float("front_energy", "GeV", "part of the energy in the first ten layers of the electromagnetic calorimeter"),
+    _float(
+        "ecal_x", "mm", "centre of what lies in the electromagnetic calorimeter, x; of the whole where nothing does"
+    ),
+    _float("ecal_y", "mm", "the same, y"),
+    _float("ecal_z", "mm", "the same, z"),
+    _float("ecal_width", "mm", "spread across the line from the origin, electromagnetic calorimeter only"),
+    _float("hcal_width", "mm", "the same, hadronic calorimeter only"),
+    _float("peak_energy", "GeV", "energy in the electromagnetic calorimeter near the line through its strongest hit"),
+    _float("peak_x", "mm", "strongest hit of the electromagnetic calorimeter, else of all, x"),
+    _float("peak_y", "mm", "the same, y"),
+    _float("peak_z", "mm", "the same, z"),
+    _float("slope_phi", "1", "change of the offset in azimuth per length along the line from the origin"),
+    _float("slope_theta", "1", "change of the offset in polar angle per length along that line"),
 )
 
 _HIT = (

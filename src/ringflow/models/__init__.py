@@ -1,0 +1,1 @@
+"""The networks: embed elements, let them talk, say what each of them is."""

@@ -1,0 +1,56 @@
+"""From what the network says to candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ringflow.elements.batch import ElementBatch
+from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON
+from ringflow.models.heads import CHARGES, Prediction
+
+#: Classes that carry a charge, and so exist on tracks only.
+_CHARGED = (CHARGED_HADRON, ELECTRON, MUON)
+#: Logarithms of momenta are kept within this distance from what was measured.
+_FARTHEST = 4.0
+
+
+@dataclass(frozen=True)
+class DecodedElements:
+    """Candidates, row by row in the order of their elements."""
+
+    row: Tensor  # which element of the batch
+    label: Tensor
+    charge: Tensor
+    momentum: Tensor  # [candidate, (px, py, pz, energy)] in GeV
+
+
+def decode(prediction: Prediction, batch: ElementBatch, threshold: float = 0.5) -> DecodedElements:
+    """The elements that say yes, with class, charge and four-momentum."""
+    row = torch.nonzero(prediction.particle_N.sigmoid() >= threshold).squeeze(1)
+    on_track = batch.charge_N[row] != 0
+    logits = prediction.class_NC[row].clone()
+    for charged_label in _CHARGED:
+        logits[~on_track, charged_label - 1] = -torch.inf
+    label: Tensor = logits.argmax(1) + 1
+    charged = torch.isin(label, torch.tensor(_CHARGED, device=label.device))
+    # A charged candidate has one of the two charges; a neutral one has none.
+    negative, _, positive = prediction.charge_N3[row].unbind(1)
+    charge = torch.where(charged, torch.where(positive >= negative, CHARGES[2], CHARGES[0]), 0)
+    momentum = four_momentum(prediction.momentum_N5[row], batch.reference_N4[row])
+    return DecodedElements(row, label, charge, momentum)
+
+
+def four_momentum(momentum_N5: Tensor, reference_N4: Tensor) -> Tensor:
+    """(px, py, pz, energy) from the outputs and what was measured; the energy is at least the momentum."""
+    log_pt, log_energy, d_eta, sine, cosine = momentum_N5.unbind(1)
+    pt, eta, phi, energy = reference_N4.unbind(1)
+    pt = pt * log_pt.clamp(-_FARTHEST, _FARTHEST).exp()
+    energy = energy * log_energy.clamp(-_FARTHEST, _FARTHEST).exp()
+    eta = (eta + d_eta).clamp(-6.0, 6.0)
+    phi = phi + torch.atan2(sine, 1.0 + cosine)
+    pz = pt * torch.sinh(eta)
+    least = pt * torch.cosh(eta)
+    return torch.stack([pt * torch.cos(phi), pt * torch.sin(phi), pz, torch.maximum(energy, least)], dim=1)

@@ -1,0 +1,50 @@
+"""From features to vectors: scaling that was fitted on the training events, flags for what is missing, two dense layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ringflow.elements.batch import KINDS
+from ringflow.models.block import ACTIVATIONS
+from ringflow.models.settings import ModelSettings
+
+#: Scaled features are drawn in beyond this many standard deviations, so that no outlier shouts.
+_LARGEST = 8.0
+
+
+class Embedding(nn.Module):
+    """Scaled features, a flag per missing feature and the kind of the element, embedded in the width of the network."""
+
+    mean_F: Tensor
+    deviation_F: Tensor
+
+    def __init__(self, settings: ModelSettings, num_features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean_F", torch.zeros(num_features))
+        self.register_buffer("deviation_F", torch.ones(num_features))
+        self.layers = nn.Sequential(
+            nn.Linear(2 * num_features + len(KINDS), settings.width),
+            ACTIVATIONS[settings.activation](),
+            nn.Linear(settings.width, settings.width),
+        )
+
+    @torch.no_grad()
+    def fit(self, features_NF: Tensor) -> None:
+        """Take mean and deviation of the values that are there."""
+        there = ~features_NF.isnan()
+        count = there.sum(0).clamp_min(1)
+        values = features_NF.double().nan_to_num(0.0)
+        mean = values.sum(0) / count
+        variance = (torch.where(there, values - mean, 0.0).square()).sum(0) / count
+        self.mean_F.copy_(mean)
+        self.deviation_F.copy_(variance.sqrt().clamp_min(1e-3))
+
+    def forward(self, features_NF: Tensor, kind_N: Tensor) -> Tensor:
+        """Vectors [N, D]."""
+        missing = features_NF.isnan()
+        scaled = ((features_NF - self.mean_F) / self.deviation_F).clamp(-_LARGEST, _LARGEST)
+        scaled = torch.where(missing, 0.0, scaled)
+        kind = nn.functional.one_hot(kind_N, len(KINDS))
+        x: Tensor = self.layers(torch.cat([scaled, missing.to(scaled.dtype), kind.to(scaled.dtype)], dim=1))
+        return x

@@ -1,0 +1,106 @@
+"""Model files: weights as safetensors, everything else as JSON in its header. Nothing in a file is ever executed.
+
+save_model(path, model, threshold=0.5, card={"data": ..., "metrics": ...})
+loaded = load_model(path)
+loaded.model.predict(batch)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ringflow.base.errors import InputFileError
+from ringflow.base.rundir import atomic_path
+from ringflow.elements.features import feature_names
+from ringflow.models.model import Model
+from ringflow.models.settings import ModelSettings
+
+FORMAT_VERSION = 1
+_METADATA_KEY = "ringflow_model"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network ready to be used, in evaluation mode on the CPU."""
+
+    model: Model
+    #: Probability from which on an element is a candidate.
+    threshold: float
+    #: Where it came from: data, settings, commit, metrics.
+    card: dict[str, Any] = field(default_factory=dict)
+
+
+def save_model(path: Path, model: Model, *, threshold: float = 0.5, card: Mapping[str, Any] | None = None) -> None:
+    """Write a model file; it appears whole or not at all."""
+    record = {
+        "format_version": FORMAT_VERSION,
+        "settings": model.settings.model_dump(mode="json"),
+        "features": feature_names(model.kinds),
+        "threshold": threshold,
+        "card": dict(card or {}),
+    }
+    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    with atomic_path(path) as temporary:
+        save_file(weights, temporary, metadata={_METADATA_KEY: json.dumps(record, allow_nan=False)})
+
+
+def load_model(path: Path) -> LoadedModel:
+    """Read a model file; an error in one line if it is broken, of another format or made for other features."""
+    if not path.is_file():
+        raise InputFileError(f"no model file at {path}; give the model.safetensors that `ringflow train` wrote")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = (file.metadata() or {}).get(_METADATA_KEY)
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None
+    if metadata is None:
+        raise InputFileError(f"{path} holds weights without a description; give a file that `ringflow train` wrote")
+    record = json.loads(metadata)
+    if record.get("format_version") != FORMAT_VERSION:
+        raise InputFileError(
+            f"{path} is a model file of format {record.get('format_version')}, this version reads {FORMAT_VERSION}; "
+            "use the version of ringflow that wrote it"
+        )
+    model = _rebuild(path, record)
+    load_weights(model, weights, path)
+    return LoadedModel(model.eval(), float(record["threshold"]), record["card"])
+
+
+def load_weights(model: Model, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Put weights into a network; an error if they are of another architecture."""
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise InputFileError(
+                f"{path} is of another architecture: {name} is {found.get(name, 'absent')} there, "
+                f"{expected.get(name, 'absent')} here; give the settings it was trained with"
+            )
+    model.load_state_dict(dict(weights))
+
+
+def _rebuild(path: Path, record: Mapping[str, Any]) -> Model:
+    try:
+        model = Model(ModelSettings.model_validate(record["settings"]))
+    except pydantic.ValidationError as error:
+        what = error.errors()[0]
+        place = ".".join(map(str, what["loc"]))
+        raise InputFileError(f"{path} has settings this version does not know ({place}: {what['msg']})") from None
+    if tuple(record["features"]) != feature_names(model.kinds):
+        different = sorted(set(record["features"]) ^ set(feature_names(model.kinds)))
+        raise InputFileError(
+            f"{path} was trained on other features ({', '.join(different[:3]) or 'in another order'}); "
+            "use the version of ringflow that trained it"
+        )
+    return model

@@ -1,0 +1,55 @@
+"""Settings of a network. Free of torch, so that a login node reads them fast."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from ringflow.base.config import Settings
+
+BackboneName = Literal["attention", "kernel", "graph", "mlp"]
+Activation = Literal["sigmoid", "tanh", "softplus", "relu", "leaky_relu", "elu", "swish", "gelu"]
+
+
+class KernelSettings(Settings):
+    """Attention through positive orthogonal random features."""
+
+    #: Random features per head; the error against exact attention falls like one over its square root.
+    features: int = Field(default=64, ge=1)
+    #: Training steps after which the features are drawn anew; 0 keeps them.
+    redraw_steps: int = Field(default=1000, ge=0)
+
+
+class GraphSettings(Settings):
+    """A learned graph inside bins of a locality-sensitive hash."""
+
+    #: Elements per bin at most (ties of the hash stay together).
+    bin_size: int = Field(default=128, ge=1)
+    #: Random projections of the hash.
+    hashes: int = Field(default=4, ge=1)
+
+
+class ModelSettings(Settings):
+    """What the network is."""
+
+    backbone: BackboneName = "attention"
+    #: Whether the calorimeter is seen as clusters or as hits.
+    calorimeter: Literal["cluster", "hit"] = "cluster"
+    width: int = Field(default=128, ge=8)
+    layers: int = Field(default=6, ge=0)
+    heads: int = Field(default=4, ge=1)
+    #: Width inside a feed-forward part.
+    hidden: int = Field(default=512, ge=8)
+    activation: Activation = "gelu"
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    #: Smallest distance in angle that attention can resolve, in radians.
+    finest: float = Field(default=0.005, gt=0.0, lt=1.0)
+    kernel: KernelSettings = KernelSettings()
+    graph: GraphSettings = GraphSettings()
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.width % (4 * self.heads):
+            raise ValueError(f"width {self.width} must be a multiple of four times heads ({self.heads})")
+        return self

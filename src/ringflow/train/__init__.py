@@ -1,0 +1,1 @@
+"""Training: batches, loss, optimiser, checkpoints and the loop."""

@@ -1,0 +1,28 @@
+"""A batch that made the loss NaN, in a file to look at."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from ringflow.base.rundir import atomic_path
+from ringflow.elements.batch import ElementBatch
+from ringflow.train.step import Record
+
+BAD_BATCH_FILE = "bad_batch.safetensors"
+
+
+def save_bad_batch(folder: Path, batch: ElementBatch, record: Record) -> Path:
+    """Write the tensors of a batch under the names of their fields; step, position and loss are in the metadata."""
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name != "targets"}
+    if batch.targets is not None:
+        tensors |= {f"targets.{field.name}": getattr(batch.targets, field.name) for field in fields(batch.targets)}
+    metadata = {"step": str(record.step)}
+    metadata |= {name: str(value) for name, value in record.position._asdict().items()}
+    metadata |= {f"value.{name}": str(value) for name, value in record.values.items()}
+    path = folder / BAD_BATCH_FILE
+    with atomic_path(path) as temporary:
+        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, temporary, metadata=metadata)
+    return path

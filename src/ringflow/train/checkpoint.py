@@ -1,0 +1,164 @@
+"""Checkpoints: everything a training needs to go on as if it had never stopped.
+
+    RUN/checkpoints/step-00001200/tensors.safetensors    weights, average, optimiser, random states
+    RUN/checkpoints/step-00001200/state.json             counters, position in the data, settings, sha256 of the tensors
+
+A checkpoint is written under another name and renamed, so it is whole or not there. The last two are kept. Nothing in a
+checkpoint is ever executed: no pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.log import say
+from ringflow.base.rundir import write_errors
+from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
+
+FORMAT_VERSION = 1
+_KEPT = 2
+_TENSORS, _STATE = "tensors.safetensors", "state.json"
+#: Sections of the settings that may be different when a training goes on.
+_FREE = ("length", "compute")
+
+
+@dataclass
+class TrainingState:
+    """Where a training is; all of it goes into JSON."""
+
+    step: int = 0
+    events: int = 0
+    position: DataPosition = BEGINNING
+    shape: FixedShape | None = None
+    #: Elements that went through the network, and those of them that only filled up a batch.
+    computed: int = 0
+    padding: int = 0
+    #: Seconds of the training, all starts together, and those of them spent on steps.
+    seconds: float = 0.0
+    step_seconds: float = 0.0
+    #: The best validation: its step, its events and its figures.
+    best: dict[str, float | None] = field(default_factory=dict)
+    #: Validations since the best one.
+    since_best: int = 0
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the computed elements that are padding."""
+        return self.padding / max(self.computed, 1)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> TrainingState:
+        """The state that `asdict` made a record of."""
+        shape = record["shape"]
+        position = DataPosition(*record["position"])
+        return cls(**{**record, "position": position, "shape": FixedShape(*shape) if shape else None})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is written and read."""
+
+    state: TrainingState
+    settings: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+class Checkpoints:
+    """The checkpoints of a run."""
+
+    def __init__(self, run: Path) -> None:
+        self._folder = run / "checkpoints"
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Add a checkpoint, and let go of the old ones."""
+        path = self._folder / f"step-{checkpoint.state.step:010d}"
+        temporary = self._folder / f".{path.name}.part"
+        with write_errors(path):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            save_file(checkpoint.tensors, temporary / _TENSORS)
+            record = {
+                "format_version": FORMAT_VERSION,
+                "sha256": _sha256(temporary / _TENSORS),
+                "state": asdict(checkpoint.state),
+                "settings": checkpoint.settings,
+            }
+            (temporary / _STATE).write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
+            for name in (_TENSORS, _STATE):
+                with (temporary / name).open("rb") as written:
+                    os.fsync(written.fileno())  # a rename may reach the disk before the data it names
+            # One of this step or later is left from a start whose last checkpoint was broken.
+            for later in self._paths():
+                if later.name >= path.name:
+                    shutil.rmtree(later)
+            temporary.rename(path)
+            for old in self._paths()[:-_KEPT]:
+                shutil.rmtree(old)
+
+    def read(self) -> Checkpoint | None:
+        """The last checkpoint that is whole; None if there never was one."""
+        broken = ""
+        for path in reversed(self._paths()):
+            try:
+                checkpoint = _read(path)
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                reason = " ".join(str(error).split())[:160]
+                broken = broken or f"checkpoint {path} is broken ({reason})"
+                continue
+            if broken:
+                say(f"{broken}; going on from the one before, at step {checkpoint.state.step}")
+            return checkpoint
+        if broken:
+            raise InputFileError(f"{broken}, and there is none before it; train again in another folder")
+        return None
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("step-*"))
+
+
+def _read(path: Path) -> Checkpoint:
+    record = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    if record["format_version"] != FORMAT_VERSION:
+        raise InputFileError(
+            f"checkpoint {path} is of format {record['format_version']}, this version reads {FORMAT_VERSION}; "
+            "use the version of ringflow that wrote it"
+        )
+    if _sha256(path / _TENSORS) != record["sha256"]:
+        raise ValueError(f"{_TENSORS} is not what was written")
+    return Checkpoint(TrainingState.of(record["state"]), record["settings"], load_file(path / _TENSORS))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """An error if a training cannot go on with these settings."""
+    was, wanted = (dict(_flat(settings)) for settings in (before, now))
+    for name in sorted(was.keys() | wanted.keys()):
+        if name.split(".")[0] not in _FREE and was.get(name) != wanted.get(name):
+            raise UsageError(
+                f"the training in {folder} has {name}={was.get(name)}, not {wanted.get(name)}; "
+                "give that to go on, or choose another folder"
+            )
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

@@ -1,0 +1,146 @@
+"""The machine: which device, how precise, compiled or not. The one module that knows kinds of accelerators.
+
+Devices are chosen by name and used through interfaces that all of them share, so that a ROCm build of torch (whose device
+is called `cuda`), an Intel GPU (`xpu`) or a Gaudi (`hpu`) is used like any other.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from ringflow.base.errors import UsageError
+from ringflow.base.log import say
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Accelerators that `auto` passes over: no double precision, no variable-length attention.
+_NOT_BY_ITSELF = ("mps",)
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "failed to allocate")
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of this name; `auto` is the accelerator torch finds, else the CPU."""
+    if name == "auto":
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if found is None or found.type in _NOT_BY_ITSELF else found
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).add_(1.0)
+    # What torch raises depends on the device and on what torch was built with.
+    except (RuntimeError, AssertionError, ImportError, AttributeError) as error:
+        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        raise UsageError(f"compute.device={name} cannot be used here ({reason}); try compute.device=cpu") from None
+    return device
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Whether work on it goes on while the host does something else."""
+    return device.type != "cpu"
+
+
+def choose_precision(device: torch.device, name: str) -> torch.dtype:
+    """The type of the numbers in which the network computes; the weights themselves are float32."""
+    if name == "auto":
+        return torch.bfloat16 if is_accelerator(device) else torch.float32
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+@contextmanager
+def computing_in(precision: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Matrix products in this precision."""
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision is torch.bfloat16):
+        yield
+
+
+def accelerated(function: Callable[P, R], device: torch.device, choice: str) -> Callable[P, R]:
+    """The function, compiled if that is chosen (`auto`: on an accelerator)."""
+    if choice == "no" or (choice == "auto" and not is_accelerator(device)):
+        return function
+    return _Compiled(function, fixed_shapes=is_accelerator(device))
+
+
+class _Compiled(Generic[P, R]):
+    """A compiled function that goes on without compilation where a compiler is missing or fails."""
+
+    def __init__(self, function: Callable[P, R], *, fixed_shapes: bool) -> None:
+        self._plain = function
+        self._call: Callable[P, R] = torch.compile(function, dynamic=False if fixed_shapes else None)
+        self._proven = False
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._proven:
+            return self._call(*args, **kwargs)
+        try:
+            result = self._call(*args, **kwargs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            # If it is not the compiler that fails but the function, it fails again, with a clearer error.
+            result = self._plain(*args, **kwargs)
+            reason = " ".join(str(error).split())[:160]
+            say(
+                f"torch.compile does not work here ({type(error).__name__}: {reason}); training goes on without it, slower"
+            )
+            self._call = self._plain
+        self._proven = True
+        return result
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is what a device, or the host, says when its memory is full."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything asked of the device is done."""
+    if is_accelerator(device):
+        torch.accelerator.synchronize(device)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most memory in use so far, in bytes: of the device, or of the process on a CPU."""
+    if is_accelerator(device):
+        return int(torch.accelerator.max_memory_allocated(device))
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kilobytes if sys.platform == "darwin" else 1024 * kilobytes
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """States of torch's own generators, by the type of device they are on."""
+    states = {"cpu": torch.get_rng_state()}
+    if is_accelerator(device):
+        states[device.type] = _module(device).get_rng_state(device).cpu()
+    return states
+
+
+def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    """Put the states back; one of a device that is not used now is left alone."""
+    torch.set_rng_state(states["cpu"])
+    if is_accelerator(device) and device.type in states:
+        _module(device).set_rng_state(states[device.type], device)
+
+
+@contextmanager
+def undisturbed(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Whatever random numbers the body draws (from `seed` on, if given), those drawn after it are the same."""
+    before = random_states(device)
+    try:
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
+    finally:
+        set_random_states(before, device)
+
+
+def _module(device: torch.device) -> Any:
+    return torch.get_device_module(device)

@@ -1,0 +1,96 @@
+"""Settings of a training. Free of torch, so that a login node reads them fast."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ringflow.base.config import Settings
+from ringflow.models.settings import ModelSettings
+
+
+class LossSettings(Settings):
+    """Weights of the terms of the loss; each term is normalised per particle (the jet term per cone)."""
+
+    particle: float = Field(default=1.0, ge=0.0)
+    label: float = Field(default=0.5, ge=0.0)
+    charge: float = Field(default=0.2, ge=0.0)
+    momentum: float = Field(default=1.0, ge=0.0)
+    jet: float = Field(default=0.5, ge=0.0)
+    #: Focusing parameter of the classification terms; 0 is cross-entropy.
+    focal: float = Field(default=0.0, ge=0.0)
+    #: Cones per event in the jet term.
+    cones: int = Field(default=4, ge=1)
+
+
+class SourceSettings(Settings):
+    """How events reach the training, whether read or simulated."""
+
+    #: Events held in memory at a time; they are shuffled within, and the next ones are prepared meanwhile.
+    chunk_events: int = Field(default=20_000, ge=1)
+    #: Times a simulated chunk is gone through before it is let go; 1: every event is new.
+    reuse: int = Field(default=1, ge=1)
+    #: Processes that generate collisions for a simulated source.
+    workers: int = Field(default=1, ge=1)
+    #: Events simulated as one tensor batch.
+    block_events: int = Field(default=50, ge=1, le=4000)
+    #: Probability that a group of features is hidden in an event, so that the network can do without it.
+    hide: float = Field(default=0.05, ge=0.0, lt=1.0)
+
+
+class OptimizerSettings(Settings):
+    """How the weights move."""
+
+    name: Literal["adamw", "lamb"] = "adamw"
+    rate: float = Field(default=1e-3, gt=0.0)
+    weight_decay: float = Field(default=0.01, ge=0.0)
+    betas: tuple[float, float] = (0.9, 0.98)
+    #: Share of the training in which the rate rises, and the rate at the end relative to the highest.
+    warmup: float = Field(default=0.02, ge=0.0, lt=1.0)
+    final: float = Field(default=0.01, ge=0.0, le=1.0)
+    #: Longest gradient that is taken as it is; 0: any.
+    clip: float = Field(default=1.0, ge=0.0)
+    #: Memory of the moving average of the weights; 0: none.
+    average: float = Field(default=0.999, ge=0.0, lt=1.0)
+
+
+class LengthSettings(Settings):
+    """How long a training lasts, and how often it is looked at; counted in events shown to the network."""
+
+    events: int = Field(default=1_000_000, ge=1)
+    validate_every: int = Field(default=100_000, ge=1)
+    #: Events of a validation.
+    validation_events: int = Field(default=1_000, ge=1)
+    #: Validations without a better one after which the training stops; 0: never.
+    patience: int = Field(default=0, ge=0)
+    #: Seconds between checkpoints; one is also written after every validation.
+    checkpoint_seconds: float = Field(default=60.0, gt=0.0)
+
+
+class ComputeSettings(Settings):
+    """Where and how it is computed."""
+
+    #: Name of a torch device, or `auto` for the accelerator torch finds, else the CPU.
+    device: str = "auto"
+    #: `auto` is bfloat16 on an accelerator and float32 on a CPU.
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    #: Compile the step; `auto` does so on an accelerator.
+    compile: Literal["auto", "yes", "no"] = "auto"
+    #: Elements per batch: events are packed until they are full.
+    batch_elements: int = Field(default=16_384, ge=1)
+
+
+class TrainSettings(Settings):
+    """Everything `ringflow train` needs."""
+
+    #: Datasets, separated by commas, or `sim:` and names of samples to simulate while training.
+    data: str = "sim:ttbar,qq"
+    detector: str = "clic"
+    seed: int = Field(default=1, ge=0)
+    model: ModelSettings = ModelSettings()
+    loss: LossSettings = LossSettings()
+    source: SourceSettings = SourceSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    length: LengthSettings = LengthSettings()
+    compute: ComputeSettings = ComputeSettings()

@@ -1,0 +1,163 @@
+"""One step of a training: hide features, predict, compare, move the weights.
+
+Nothing in a step waits for an accelerator. What a step gives (terms of the loss, length of the gradient) stays on the device
+in a `StepRecords`, and is read, and checked for NaN, every few tens of steps; on a CPU after every step.
+
+Letters of tensor names: B event, N element, F feature, G group of features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from ringflow.elements.batch import ElementBatch
+from ringflow.elements.features import feature_groups
+from ringflow.models.layout import Layout
+from ringflow.models.model import Model
+from ringflow.train.average import Average
+from ringflow.train.batches import DataPosition, TrainingBatch
+from ringflow.train.device import accelerated, choose_precision, computing_in, is_accelerator
+from ringflow.train.loss import losses
+from ringflow.train.optim import make_optimizer, set_rate
+from ringflow.train.settings import LossSettings, TrainSettings
+
+#: Steps between two looks at what an accelerator computed.
+_STEPS_UNSEEN = 50
+
+
+class HideFeatures:
+    """Hides groups of features in some events, as a detector that lacks them would; essential features have no group."""
+
+    def __init__(self, kinds: Sequence[str], probability: float, device: torch.device) -> None:
+        groups = feature_groups(kinds)
+        names = sorted({group for group in groups if group is not None})
+        self._probability, self._num_groups = probability, len(names)
+        # The column after the last group is never hidden; kept on the device, so that no step waits for a copy.
+        self._column_F = torch.tensor(
+            [len(names) if group is None else names.index(group) for group in groups], device=device
+        )
+
+    def __call__(self, batch: ElementBatch, event_N: Tensor, generator: torch.Generator) -> ElementBatch:
+        """The batch with some features NaN."""
+        if self._probability == 0.0:
+            return batch
+        shape = (batch.num_events, self._num_groups + 1)
+        hidden_BG = torch.rand(shape, generator=generator, device=event_N.device) < self._probability
+        hidden_BG[:, -1] = False
+        hidden_NF = hidden_BG[:, self._column_F][event_N]
+        return replace(batch, features_NF=batch.features_NF.masked_fill(hidden_NF, torch.nan))
+
+
+class Objective:
+    """Forward and loss: what is compiled."""
+
+    def __init__(self, model: Model, settings: LossSettings, precision: torch.dtype, device: torch.device) -> None:
+        self._model, self._settings, self._precision, self._device = model, settings, precision, device
+
+    def __call__(
+        self, batch: ElementBatch, layout: Layout, turns: tuple[Tensor, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Terms of the loss and their weighted sum `total`."""
+        with computing_in(self._precision, self._device):
+            prediction = self._model(batch.features_NF, batch.kind_N, batch.position_N2, layout, turns)
+        # Sums over a batch are not for half precision.
+        return losses(prediction, batch, self._settings)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one step gave."""
+
+    #: Counted from 1: the steps done when this one is.
+    step: int
+    position: DataPosition
+    values: dict[str, float]
+
+    @property
+    def not_finite(self) -> list[str]:
+        """Names of values that are NaN or infinite."""
+        return [name for name, value in self.values.items() if not math.isfinite(value)]
+
+
+class StepRecords:
+    """Values of the last steps, on the device until they are read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._size = _STEPS_UNSEEN if is_accelerator(device) else 1
+        self._device = device
+        self._names: tuple[str, ...] = ()
+        self._rows = torch.empty(0)
+        self._steps: list[tuple[int, DataPosition]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to read."""
+        return len(self._steps) >= self._size
+
+    def add(self, step: int, position: DataPosition, values: dict[str, Tensor]) -> None:
+        """Keep the values of a step; it must not be full."""
+        if not self._names:
+            self._names = tuple(values)
+            self._rows = torch.empty(self._size, len(values), device=self._device)
+        torch.stack([value.detach() for value in values.values()], out=self._rows[len(self._steps)])
+        self._steps.append((step, position))
+
+    def read(self) -> list[Record]:
+        """All values since the last reading; this waits for the device."""
+        rows = self._rows[: len(self._steps)].tolist()
+        records = [
+            Record(step, position, dict(zip(self._names, row, strict=True)))
+            for (step, position), row in zip(self._steps, rows, strict=True)
+        ]
+        self._steps.clear()
+        return records
+
+
+class TrainingStep:
+    """Moves a network and its average, batch after batch."""
+
+    def __init__(self, model: Model, settings: TrainSettings, device: torch.device) -> None:
+        self.model = model.train()
+        self.average = Average(model, settings.optimizer.average)
+        self.optimizer = make_optimizer(model, settings.optimizer)
+        self.records = StepRecords(device)
+        self.generators = {
+            "hide": torch.Generator(device).manual_seed(settings.seed),
+            "redraw": torch.Generator().manual_seed(settings.seed),
+        }
+        self._precision = choose_precision(device, settings.compute.precision)
+        self.plain_objective = Objective(model, settings.loss, self._precision, device)
+        self._objective = accelerated(self.plain_objective, device, settings.compute.compile)
+        self._hide = HideFeatures(model.kinds, settings.source.hide, device)
+        self._clip = settings.optimizer.clip or math.inf
+        kernel = settings.model.kernel
+        self._redraw_steps = kernel.redraw_steps if settings.model.backbone == "kernel" else 0
+        self._parameters = list(model.parameters())
+
+    @torch.no_grad()
+    def _turns(self, batch: ElementBatch) -> tuple[Tensor, Tensor]:
+        """Worked out before what is compiled: a compiler would do it again for every layer rather than keep them."""
+        cosine, sine = self.model.rotary(batch.position_N2)
+        return cosine.to(self._precision), sine.to(self._precision)
+
+    def take(self, batch: TrainingBatch, step: int, rate: float) -> None:
+        """Step number `step`, counted from 0, at this rate."""
+        if self._redraw_steps and step and step % self._redraw_steps == 0:
+            from ringflow.models.kernel import redraw
+
+            redraw(self.model, self.generators["redraw"])
+        elements = self._hide(batch.elements, batch.layout.event_N, self.generators["hide"])
+        terms = self._objective(elements, batch.layout, self._turns(elements))
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(terms["total"])
+        length = clip_grad_norm_(self._parameters, self._clip)
+        set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.average.update(step)
+        self.records.add(step + 1, batch.position, {**terms, "gradient": length})

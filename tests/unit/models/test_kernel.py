@@ -1,0 +1,116 @@
+"""Random features: how near they come to exact attention, and that nothing overflows or leaks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ringflow.models.attention import attend
+from ringflow.models.kernel import Chunks, KernelMixer, kernel_attention, orthogonal_gaussian, redraw
+from ringflow.models.layout import Layout
+from ringflow.models.model import Model
+from ringflow.models.settings import ModelSettings
+
+WIDTH = 16
+COUNTS = [70, 0, 1, 64, 65, 130]
+
+
+def layout_of(counts: list[int]) -> Layout:
+    numbers = torch.tensor(counts)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), numbers.cumsum(0)])
+    return Layout(offsets.int(), torch.repeat_interleave(torch.arange(len(counts)), numbers), max(counts))
+
+
+def approximate(query: Tensor, key: Tensor, value: Tensor, projection: Tensor, layout: Layout) -> Tensor:
+    chunks = Chunks.of(layout, len(query))
+    cut = [chunks.cut(part).transpose(1, 2) for part in (query, key, value)]
+    return chunks.join(kernel_attention(cut[0], cut[1], cut[2], projection, chunks).transpose(1, 2))
+
+
+def parts(rows: int, size: float) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = torch.randn(3, rows, 2, WIDTH, generator=torch.Generator().manual_seed(1))
+    return size * query, size * key, value
+
+
+def test_the_error_falls_like_one_over_the_root_of_the_features():
+    query, key, value = parts(sum(COUNTS), 0.4)
+    layout = layout_of(COUNTS)
+    exact = attend(query, key, value, layout.offsets_B, layout.longest)
+    generator = torch.Generator().manual_seed(5)
+    sizes, errors = [16, 64, 256, 1024], []
+    for features in sizes:
+        draws = [orthogonal_gaussian(features, WIDTH, generator) for _ in range(12)]
+        squared = [(approximate(query, key, value, draw, layout) - exact).square().mean() for draw in draws]
+        errors.append(float(torch.stack(squared).mean().sqrt()))
+    slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    assert slope == pytest.approx(-0.5, abs=0.08)
+    assert errors[-1] < 0.01
+
+
+def test_projections_are_orthogonal_and_of_gaussian_length():
+    drawn = orthogonal_gaussian(40, WIDTH, torch.Generator().manual_seed(1))
+    assert drawn.shape == (40, WIDTH)
+    product = drawn[:WIDTH] @ drawn[:WIDTH].T
+    assert (product - product.diag().diag()).abs().max() < 1e-4
+    many = torch.cat([orthogonal_gaussian(WIDTH, WIDTH, torch.Generator().manual_seed(seed)) for seed in range(400)])
+    assert many.square().sum(1).mean() == pytest.approx(WIDTH, rel=0.03)
+    assert many.mean(0).abs().max() < 0.06  # uniform directions: no side is preferred
+    assert many.square().mean(0).sub(1.0).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("counts", [[40], COUNTS])
+def test_large_numbers_neither_overflow_nor_vanish(counts: list[int]):
+    query, key, value = parts(sum(counts), 60.0)
+    out = approximate(query, key, value, orthogonal_gaussian(64, WIDTH), layout_of(counts))
+    assert out.isfinite().all()
+    assert (out.abs() <= value.abs().max() + 1e-4).all()  # a mean of values, with weights that sum to one
+
+
+def test_an_event_does_not_see_the_scale_of_another():
+    """One maximum for the whole batch would push the features of long keys under the smallest float."""
+    query, key, value = parts(40, 10.0)
+    projection = orthogonal_gaussian(64, WIDTH, torch.Generator().manual_seed(2))
+    alone = approximate(query[:20], key[:20], value[:20], projection, layout_of([20]))
+    others_short = torch.cat([key[:20], 0.001 * key[20:]])
+    packed = approximate(query, others_short, value, projection, layout_of([20, 20]))
+    assert torch.allclose(packed[:20], alone, atol=1e-5)
+
+
+def test_features_are_redrawn_and_stored():
+    model = Model(ModelSettings(backbone="kernel", width=32, heads=2, layers=2, hidden=32))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    redraw(model, torch.Generator().manual_seed(1))
+    changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["blocks.0.mixer.projection_ME", "blocks.1.mixer.projection_ME"]
+    first = model.state_dict()[changed[0]].clone()
+    redraw(model, torch.Generator().manual_seed(1))
+    assert torch.equal(model.state_dict()[changed[0]], first)
+    assert not torch.equal(model.state_dict()[changed[1]], first)
+
+
+def test_features_are_computed_in_full_precision():
+    mixer = KernelMixer(ModelSettings(backbone="kernel", width=32, heads=2))
+    layout = layout_of([50])
+    x, rotary = torch.randn(50, 32), (torch.ones(50, WIDTH), torch.zeros(50, WIDTH))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = mixer(x, rotary, layout)
+    with torch.no_grad():
+        exact = mixer(x, rotary, layout)
+    assert (rounded.float() - exact).abs().max() < 0.02
+
+
+def test_chunks_hold_every_row_once():
+    layout = layout_of(COUNTS)
+    rows = torch.arange(sum(COUNTS)) + 1.0
+    chunks = Chunks.of(layout, len(rows))
+    cut = chunks.cut(rows)
+    assert chunks.filled_CS is not None
+    assert torch.equal(cut > 0, chunks.filled_CS)
+    assert torch.equal(chunks.join(cut), rows)
+    for chunk, event in zip(cut, chunks.event_C.tolist(), strict=True):
+        members = chunk[chunk > 0].long() - 1
+        assert (layout.event_N[members] == event).all()
+    assert torch.equal(chunks.total(cut.sum(1))[0], rows[:70].sum())
+    assert torch.equal(chunks.highest(cut.amax(1))[1], rows[69])

@@ -1,0 +1,194 @@
+"""Checkpoints: what is written comes back; what is broken is noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.models.model import Model
+from ringflow.train.batches import DataPosition, Feed, FixedShape
+from ringflow.train.checkpoint import Checkpoint, Checkpoints, TrainingState, refuse_other_settings
+from ringflow.train.settings import TrainSettings
+from ringflow.train.snapshot import restore, snapshot
+from ringflow.train.step import TrainingStep
+
+CPU = torch.device("cpu")
+STATE = TrainingState(3, 40, DataPosition(1, 2, 3), FixedShape(64, 512), 100, 4, 1.5, 1.25, {"loss": 0.5}, 1)
+
+
+def write(checkpoints: Checkpoints, step: int) -> None:
+    state = TrainingState(**{**vars(STATE), "step": step})
+    checkpoints.write(Checkpoint(state, {"seed": 1}, {"weights/a": torch.full((3,), float(step))}))
+
+
+def folders(run: Path) -> list[Path]:
+    return sorted((run / "checkpoints").iterdir())
+
+
+def test_a_checkpoint_comes_back(run: Path):
+    assert Checkpoints(run).read() is None
+    write(Checkpoints(run), 3)
+    read = Checkpoints(run).read()
+    assert read is not None
+    assert read.state == STATE
+    assert read.settings == {"seed": 1}
+    assert read.tensors["weights/a"].tolist() == [3.0] * 3
+
+
+def test_the_last_two_are_kept(run: Path):
+    for step in (1, 2, 9, 10):
+        write(Checkpoints(run), step)
+    assert [path.name for path in folders(run)] == ["step-0000000009", "step-0000000010"]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+BREAKING = pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("tensors.safetensors", cut),
+        ("tensors.safetensors", flip),
+        ("tensors.safetensors", Path.unlink),
+        ("state.json", cut),
+        ("state.json", Path.unlink),
+        ("state.json", lambda path: path.write_text('{"format_version": 1}')),
+    ],
+)
+
+
+@BREAKING
+def test_a_broken_one_falls_back_to_the_one_before(
+    run: Path, name: str, spoil: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+):
+    for step in (1, 2):
+        write(Checkpoints(run), step)
+    spoil(folders(run)[-1] / name)
+    read = Checkpoints(run).read()
+    assert read is not None
+    assert read.state.step == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "step-0000000002 is broken" in lines[0]
+    assert lines[0].endswith("going on from the one before, at step 1")
+
+
+def test_a_broken_one_is_out_of_the_way_when_the_training_went_on(run: Path, capsys: pytest.CaptureFixture[str]):
+    for step in (1, 5):
+        write(Checkpoints(run), step)
+    flip(folders(run)[-1] / "tensors.safetensors")
+    write(Checkpoints(run), 3)
+    assert [path.name for path in folders(run)] == ["step-0000000001", "step-0000000003"]
+    flip(folders(run)[-1] / "tensors.safetensors")
+    write(Checkpoints(run), 3)
+    read = Checkpoints(run).read()
+    assert read is not None
+    assert read.state.step == 3
+    assert capsys.readouterr().err == ""
+
+
+def test_both_broken_is_an_error(run: Path):
+    for step in (1, 2):
+        write(Checkpoints(run), step)
+    for folder in folders(run):
+        flip(folder / "tensors.safetensors")
+    with pytest.raises(InputFileError, match=r"step-0000000002 is broken .*and there is none before it") as caught:
+        Checkpoints(run).read()
+    assert "\n" not in str(caught.value)
+
+
+def test_another_format_is_not_taken_for_a_broken_file(run: Path):
+    for step in (1, 2):
+        write(Checkpoints(run), step)
+    path = folders(run)[-1] / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
+    with pytest.raises(InputFileError, match="is of format 99, this version reads 1"):
+        Checkpoints(run).read()
+
+
+def test_a_half_written_one_does_not_count(run: Path, monkeypatch: pytest.MonkeyPatch):
+    write(Checkpoints(run), 1)
+    monkeypatch.setattr("ringflow.train.checkpoint.os.fsync", lambda number: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write(Checkpoints(run), 2)
+    monkeypatch.undo()
+    read = Checkpoints(run).read()
+    assert read is not None
+    assert read.state.step == 1
+    write(Checkpoints(run), 2)
+    assert [path.name for path in folders(run)] == ["step-0000000001", "step-0000000002"]
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("model.width=32", "model.width=16, not 32"),
+        ("model.backbone=mlp", "model.backbone=attention, not mlp"),
+        ("optimizer.rate=0.5", r"optimizer.rate=0.001, not 0.5"),
+        ("seed=7", "seed=1, not 7"),
+        ("length.events=9999", None),
+        ("compute.batch_elements=77", None),
+    ],
+)
+def test_other_settings_are_refused_unless_they_are_free(
+    tiny: Callable[..., TrainSettings], override: str, named: str | None
+):
+    before, now = (settings.model_dump(mode="json") for settings in (tiny(), tiny(override)))
+    refuse_other_settings(before, before, Path("run"))
+    if named is None:
+        refuse_other_settings(before, now, Path("run"))
+    else:
+        with pytest.raises(UsageError, match=f"the training in run has {named}; give that to go on"):
+            refuse_other_settings(before, now, Path("run"))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_everything_in_memory_is_in_a_snapshot(
+    tiny: Callable[..., TrainSettings], source: Callable[..., Any], optimizer: str
+):
+    settings = tiny(f"optimizer.name={optimizer}", "model.dropout=0.2")
+
+    def fresh() -> tuple[TrainingStep, Feed]:
+        feed = Feed(source(), budget=100, reuse=1, seed=1, device=CPU)
+        return TrainingStep(Model(settings.model), settings, CPU), feed
+
+    def advance(step: TrainingStep, feed: Feed, numbers: range) -> None:
+        for number in numbers:
+            step.take(feed.next(1), number, 1e-2)
+            step.records.read()
+
+    step, feed = fresh()
+    advance(step, feed, range(3))
+    saved = snapshot(step, CPU)
+    kept = {name: value.clone() for name, value in saved.items()}
+    advance(step, feed, range(3, 6))
+    assert all(torch.equal(saved[name], kept[name]) for name in saved), "a snapshot is a copy"
+
+    other, other_feed = fresh()
+    for _ in range(3):
+        other_feed.next(1)
+    restore(saved, other, CPU, Path("run"))
+    advance(other, other_feed, range(3, 6))
+    expected, found = snapshot(step, CPU), snapshot(other, CPU)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+def test_weights_of_another_architecture_are_refused(tiny: Callable[..., TrainSettings]):
+    small, large = (tiny(f"model.width={width}") for width in (16, 32))
+    saved = snapshot(TrainingStep(Model(small.model), small, CPU), CPU)
+    with pytest.raises(InputFileError, match="is of another architecture"):
+        restore(saved, TrainingStep(Model(large.model), large, CPU), CPU, Path("run"))

@@ -1,0 +1,115 @@
+"""History, TensorBoard files and progress."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringflow.train import monitor as monitor_module
+from ringflow.train.batches import BEGINNING
+from ringflow.train.checkpoint import TrainingState
+from ringflow.train.monitor import Monitor, SparseLines, cut_history
+from ringflow.train.step import Record
+
+
+def records(first: int, count: int) -> list[Record]:
+    return [
+        Record(step, BEGINNING, {"total": float(step), "particle": 1.0, "gradient": 2.0})
+        for step in range(first, first + count)
+    ]
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+
+
+def test_a_hundred_steps_make_a_line_and_so_does_a_validation(run: Path):
+    state = TrainingState(step=100, events=1000, step_seconds=2.0, computed=200, padding=10)
+    with Monitor(run, TrainingState(), 5000) as monitor:
+        monitor.steps(records(0, 60), state, 0.5)
+        assert lines(run) == []
+        monitor.steps(records(60, 40), state, 0.5)
+        monitor.validation({"loss": 3.0, "jet_iqr_over_median": None}, state)
+    train, validation = lines(run)
+    assert train == {
+        "kind": "train",
+        "step": 100,
+        "events": 1000,
+        "loss": 49.5,
+        "loss_particle": 1.0,
+        "gradient": 2.0,
+        "rate": 0.5,
+        "events_per_second": 500.0,
+        "padding_share": 0.05,
+    }
+    assert validation == {
+        "kind": "validation",
+        "step": 100,
+        "events": 1000,
+        "loss": 3.0,
+        "jet_iqr_over_median": None,
+    }
+
+
+def test_tensorboard_files_hold_the_same(run: Path):
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import RecordWriter  # noqa: F401  (the format is TFRecord, read below by hand)
+
+    with Monitor(run, TrainingState(), 5000) as monitor:
+        monitor.validation({"loss": 3.0}, TrainingState(step=7))
+    (path,) = (run / "tensorboard").iterdir()
+    content, values = path.read_bytes(), {}
+    while content:
+        size = int.from_bytes(content[:8], "little")
+        event = Event.FromString(content[12 : 12 + size])
+        values |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        content = content[12 + size + 4 :]
+    assert values == {("validation/loss", 7): 3.0}
+
+
+def test_a_history_is_cut_at_the_step_that_is_gone_on_from(run: Path):
+    path = run / "history.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
+    cut_history(path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    with Monitor(run, TrainingState(step=1), 10):
+        pass
+    assert lines(run) == [{"step": 1}]
+
+
+def test_few_plain_lines_outside_a_terminal(capsys: pytest.CaptureFixture[str]):
+    now = [0.0]
+    progress = SparseLines(100, clock=lambda: now[0])
+    for events in range(1, 101):
+        progress.update(events, "fine")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 10
+    assert said[0] == "train: 10/100 events, fine"
+    progress = SparseLines(1000, clock=lambda: now[0])
+    progress.update(1, "slow")
+    now[0] = 31.0
+    progress.update(2, "slow")
+    assert capsys.readouterr().err == "train: 2/1000 events, slow\n"
+
+
+def test_a_line_tells_loss_padding_speed_and_time_left(run: Path, capsys: pytest.CaptureFixture[str]):
+    with Monitor(run, TrainingState(), 1000) as monitor:
+        monitor.steps(records(0, 1), TrainingState(step=1, events=100, step_seconds=60.0), 0.1)
+        state = TrainingState(step=2, events=200, step_seconds=61.0, computed=100, padding=2)
+        monitor.steps(records(1, 1), state, 0.1)
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "train: 200/1000 events, loss 1.0000, padding 2.0 %, 100 events/s, 0m 08s left"
+    )
+
+
+def test_a_bar_on_a_terminal(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(monitor_module, "interactive", lambda: True)
+    with Monitor(run, TrainingState(), 1000) as monitor:
+        monitor.steps(records(0, 1), TrainingState(step=1, events=100, step_seconds=1.0), 0.1)
+        monitor.validation({"loss": 3.0}, TrainingState(step=1, events=100))
+    shown = capsys.readouterr().err
+    assert "validation after 100 events: loss 3" in shown
+    assert "100/1000" in shown

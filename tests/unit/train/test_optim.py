@@ -1,0 +1,121 @@
+"""Optimisers, schedule and average against computations by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ringflow.models.model import Model
+from ringflow.models.settings import ModelSettings
+from ringflow.train.average import Average
+from ringflow.train.optim import Lamb, make_optimizer, set_rate
+from ringflow.train.schedule import rate_factor
+from ringflow.train.settings import OptimizerSettings
+
+
+def lamb_by_hand(
+    weight: list[float], gradients: list[list[float]], decay: float, *, adapted: bool, least: float, most: float
+) -> list[float]:
+    """Algorithm 2 of arXiv:1904.00962 with numbers, one after the other."""
+    rate, beta1, beta2, eps = 0.1, 0.9, 0.99, 1e-6
+    w = list(weight)
+    m, v = [0.0] * len(w), [0.0] * len(w)
+    for t, g in enumerate(gradients, start=1):
+        m = [beta1 * a + (1 - beta1) * b for a, b in zip(m, g, strict=True)]
+        v = [beta2 * a + (1 - beta2) * b * b for a, b in zip(v, g, strict=True)]
+        r = [a / (1 - beta1**t) / (math.sqrt(b / (1 - beta2**t)) + eps) for a, b in zip(m, v, strict=True)]
+        u = [a + decay * b for a, b in zip(r, w, strict=True)]
+        size = min(max(math.hypot(*w), least), most)
+        ratio = size / math.hypot(*u) if adapted else 1.0
+        w = [a - rate * ratio * b for a, b in zip(w, u, strict=True)]
+    return w
+
+
+@pytest.mark.parametrize(
+    ("start", "adapted"),
+    [([3.0, -4.0], True), ([0.0, 0.0], True), ([30.0, 40.0], True), ([3.0, -4.0], False)],
+    ids=["ordinary", "zero", "large", "not adapted"],
+)
+def test_lamb_moves_as_the_paper_says(start: list[float], adapted: bool):
+    weight = nn.Parameter(torch.tensor(start))
+    other = nn.Parameter(torch.ones(3))  # its size must not matter to the first
+    optimizer = Lamb([{"params": [weight, other], "adapted": adapted}], lr=0.1, betas=(0.9, 0.99), weight_decay=0.05)
+    gradients = [[0.5, -1.0], [0.2, 0.3], [-0.4, 2.0]]
+    for gradient in gradients:
+        weight.grad, other.grad = torch.tensor(gradient), torch.ones(3)
+        optimizer.step()
+    expected = lamb_by_hand(start, gradients, 0.05, adapted=adapted, least=1.0, most=10.0)
+    assert weight.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_only_matrices_decay(name: str):
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    settings = OptimizerSettings.model_validate({"name": name, "rate": 0.1, "weight_decay": 0.5})
+    optimizer = make_optimizer(model, settings)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert moved == [True, False, False, False]
+
+
+def test_biases_move_like_adam_with_lamb():
+    layer = nn.Linear(2, 3)
+    optimizer = make_optimizer(layer, OptimizerSettings(name="lamb", rate=0.25))
+    with torch.no_grad():
+        layer.bias.fill_(5.0)
+    layer.bias.grad = torch.full((3,), 7.0)
+    optimizer.step()
+    assert layer.bias.tolist() == pytest.approx([4.75] * 3, rel=1e-4)
+
+
+def test_the_rate_is_that_of_the_next_step():
+    layer = nn.Linear(2, 2)
+    optimizer = make_optimizer(layer, OptimizerSettings(weight_decay=0.0))
+    before = layer.weight.detach().clone()
+    layer.weight.grad = torch.ones(2, 2)
+    set_rate(optimizer, 0.25)
+    optimizer.step()
+    # The first step of Adam is the rate, whatever the gradient.
+    assert (before - layer.weight).flatten().tolist() == pytest.approx([0.25] * 4, rel=1e-3)
+
+
+def test_the_rate_rises_and_falls():
+    def factors(*fractions: float) -> list[float]:
+        return [rate_factor(fraction, warmup=0.2, final=0.1) for fraction in fractions]
+
+    assert factors(0.0, 0.1, 0.2) == pytest.approx([0.0, 0.5, 1.0])
+    assert factors(0.6, 1.0, 1.5) == pytest.approx([0.55, 0.1, 0.1])
+    assert factors(0.4) == pytest.approx([0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4))])
+
+
+def test_there_may_be_no_warm_up():
+    assert rate_factor(0.0, warmup=0.0, final=0.0) == 1.0
+
+
+def test_the_average_follows_with_a_memory_that_grows():
+    model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
+    average = Average(model, decay=0.5)
+    weight = model.heads.out.weight
+    with torch.no_grad():
+        expected = 0.0
+        for step in range(12):
+            weight.fill_(float(step + 1))
+            average.update(step)
+            decay = min(0.5, (1 + step) / (10 + step))
+            expected = decay * expected + (1 - decay) * (step + 1)
+    assert average.model().heads.out.weight[0, 0].item() == pytest.approx(expected, rel=1e-6)
+    assert min(0.5, 12 / 21) == 0.5, "the ramp must have ended for this test to see both branches"
+
+
+def test_the_average_has_the_scaling_of_the_network():
+    model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
+    average = Average(model, decay=0.9)
+    model.embedding.mean_F.fill_(3.0)
+    assert (average.model().embedding.mean_F == 3.0).all()
+    assert not average.model().training

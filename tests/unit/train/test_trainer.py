@@ -1,0 +1,303 @@
+"""The loop: it learns, stops, goes on, and says what went wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.elements.batch import ElementBatch
+from ringflow.models.file import load_model
+from ringflow.models.model import Model
+from ringflow.train import step as step_module
+from ringflow.train.settings import TrainSettings
+from ringflow.train.step import TrainingStep
+from ringflow.train.trainer import TrainingResult, train
+
+Events = Callable[..., ElementBatch]
+Tiny = Callable[..., TrainSettings]
+Source = Callable[..., Any]
+
+
+@pytest.fixture
+def start(events: Events, source: Source, run: Path) -> Callable[..., TrainingResult]:
+    """Train in the run folder, or another one."""
+
+    def go(settings: TrainSettings, folder: Path = run, **changed: Any) -> TrainingResult:
+        folder.mkdir(exist_ok=True)
+        arguments = {"source": source(), "validation": events(10, 99), "validate": None, "card": {"by": "a test"}}
+        return train(settings, folder=folder, **{**arguments, **changed})
+
+    return go
+
+
+def history(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (run / "history.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Let the process seem to die in a step."""
+    take = TrainingStep.take
+
+    def dies(self: TrainingStep, batch: Any, number: int, rate: float) -> None:
+        if number == step:
+            raise KeyboardInterrupt
+        take(self, batch, number, rate)
+
+    monkeypatch.setattr(TrainingStep, "take", dies)
+
+
+def test_the_loss_falls_and_the_best_network_is_there(tiny: Tiny, start: Callable[..., TrainingResult], run: Path):
+    result = start(tiny("length.events=1500", "length.validate_every=300", "optimizer.rate=0.01"))
+    losses = [line["loss"] for line in history(run, "validation")]
+    assert len(losses) == 5
+    assert losses[-1] < 0.7 * losses[0]
+    assert result.best["loss"] == min(losses)
+    assert result.events >= 1500
+    assert result.padding_share == 0.0
+    loaded = load_model(run / "model.safetensors")
+    assert loaded.card["by"] == "a test"
+    assert loaded.card["metrics"]["loss"] == min(losses)
+    assert loaded.card["settings"]["length"]["events"] == 1500
+    assert load_model(run / "last.safetensors").card["metrics"]["loss"] == losses[-1]
+    (line, *_) = history(run, "train")
+    assert {"loss", "loss_jet", "rate", "gradient", "events_per_second", "padding_share"} <= set(line)
+
+
+def test_the_scaling_is_that_of_the_first_chunk(
+    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, events: Events
+):
+    start(tiny())
+    features = events(24, 0).features_NF
+    assert torch.allclose(load_model(run / "model.safetensors").model.embedding.mean_F, features.nanmean(0), atol=1e-5)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    last = sorted((run / "checkpoints").iterdir())[-1]
+    return load_file(last / "tensors.safetensors")
+
+
+@pytest.mark.parametrize("every_step", [True, False], ids=["checkpoint every step", "checkpoint at validations"])
+@pytest.mark.parametrize("stop", [0, 1, 7, 13])
+def test_a_training_goes_on_as_if_it_had_not_stopped(
+    tiny: Tiny,
+    start: Callable[..., TrainingResult],
+    run: Path,
+    tmp_path: Path,
+    stop: int,
+    every_step: bool,
+):
+    settings = tiny("model.dropout=0.1", "source.reuse=2", f"length.checkpoint_seconds={1e-9 if every_step else 1e9}")
+    whole = start(settings, tmp_path / "whole")
+    assert whole.steps > 13
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, stop)
+        with pytest.raises(KeyboardInterrupt):
+            start(settings)
+    torch.rand(5)
+    result = start(settings)
+    assert (result.steps, result.events, result.best) == (whole.steps, whole.events, whole.best)
+    expected, found = weights(tmp_path / "whole"), weights(run)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+def test_a_history_has_no_doubles(
+    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings = tiny("length.events=2000", "length.validate_every=500", "length.checkpoint_seconds=1e9")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 110)  # after the line of step 100, long after the last checkpoint
+        with pytest.raises(KeyboardInterrupt):
+            start(settings)
+    assert [line["step"] for line in history(run, "train")] == [100]
+    start(settings)
+    for kind in ("train", "validation"):
+        steps = [line["step"] for line in history(run, kind)]
+        assert steps == sorted(set(steps))
+    assert [line["events"] // 500 for line in history(run, "validation")] == [1, 2, 3, 4]
+
+
+def test_a_finished_training_says_so_and_a_longer_one_goes_on(
+    tiny: Tiny, start: Callable[..., TrainingResult], source: Source, capsys: pytest.CaptureFixture[str]
+):
+    first = start(tiny())
+    capsys.readouterr()
+    untouched = source()
+    again = start(tiny(), source=untouched)
+    assert (again.steps, again.events, again.best) == (first.steps, first.events, first.best)
+    assert untouched.asked == []
+    assert "is finished; give a larger length.events" in capsys.readouterr().err
+    assert start(tiny("length.events=240")).steps > first.steps
+
+
+def test_another_batch_size_takes_up_the_next_pass(
+    tiny: Tiny,
+    start: Callable[..., TrainingResult],
+    source: Source,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            start(tiny("length.checkpoint_seconds=1e-9"))
+    taken_up = source()
+    result = start(tiny("compute.batch_elements=60"), source=taken_up)
+    assert result.events >= 120
+    assert taken_up.asked[0] == 1
+    assert "the rest of this pass through the events is left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seen_late", [False, True], ids=["seen at once", "seen many steps later"])
+def test_a_nan_stops_and_leaves_the_batch(
+    tiny: Tiny,
+    start: Callable[..., TrainingResult],
+    source: Source,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seen_late: bool,
+):
+    if seen_late:
+        monkeypatch.setattr(step_module, "is_accelerator", lambda device: True)
+    with pytest.raises(FailureError, match=r"became NaN or infinite at step 5; the batch is in .*bad_batch") as caught:
+        start(tiny("length.validate_every=70", "length.checkpoint_seconds=1e9"), source=source(spoiled=(1,)))
+    assert "\n" not in str(caught.value)
+    with safe_open(run / "bad_batch.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+        momentum, names = file.get_tensor("targets.momentum_N4"), set(file.keys())
+    assert {"kind_N", "features_NF", "offsets_B", "targets.label_N"} <= names
+    assert momentum.isinf().any()
+    assert [metadata[name] for name in ("step", "chunk", "turn", "batch")] == ["5", "1", "0", "1"]
+
+
+def test_a_nan_leaves_the_last_good_checkpoint(
+    tiny: Tiny, start: Callable[..., TrainingResult], source: Source, run: Path
+):
+    with pytest.raises(FailureError, match="NaN"):
+        start(tiny("length.checkpoint_seconds=1e-9"), source=source(spoiled=(1,)))
+    assert not any(value.isnan().any() for value in weights(run).values() if value.is_floating_point())
+
+
+def test_out_of_memory_names_a_budget_to_try(
+    tiny: Tiny, start: Callable[..., TrainingResult], source: Source, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingStep, "take", full)
+        with pytest.raises(
+            FailureError, match=r"^out of memory with batches of 100 elements; try compute.batch_elements=50$"
+        ):
+            start(tiny())
+    given = source()
+    monkeypatch.setattr(given, "chunk", full)
+    with pytest.raises(FailureError, match=r"out of memory with a chunk of events; try a smaller source.chunk_events"):
+        start(tiny(), source=given)
+
+
+def test_other_failures_are_not_taken_for_a_lack_of_memory(
+    tiny: Tiny, start: Callable[..., TrainingResult], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(TrainingStep, "take", lambda *arguments: [][1])
+    with pytest.raises(IndexError):
+        start(tiny())
+
+
+def test_other_settings_are_refused_in_one_line(tiny: Tiny, start: Callable[..., TrainingResult]):
+    start(tiny())
+    with pytest.raises(UsageError, match=r"has model.layers=1, not 2; give that to go on, or choose another folder"):
+        start(tiny("model.layers=2"))
+
+
+def test_a_broken_checkpoint_does_not_stop_a_training(
+    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    whole = start(tiny("length.events=240"), tmp_path / "whole")
+    start(tiny("length.events=240"))
+    last = sorted((run / "checkpoints").iterdir())[-1] / "tensors.safetensors"
+    last.write_bytes(last.read_bytes()[:1000])
+    result = start(tiny("length.events=240"))
+    assert "is broken" in capsys.readouterr().err
+    assert result.best == whole.best
+    expected, found = weights(tmp_path / "whole"), weights(run)
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+class Judge:
+    """Gives figures from a list, and remembers what it was shown."""
+
+    def __init__(self, *figures: float) -> None:
+        self.figures, self.shown = list(figures), []
+
+    def __call__(self, model: Model) -> dict[str, float]:
+        torch.rand(3)
+        self.shown.append(model.training)
+        return {"jet_iqr_over_median": self.figures.pop(0), "f1": 0.5}
+
+
+def test_it_stops_when_nothing_gets_better(tiny: Tiny, start: Callable[..., TrainingResult], run: Path):
+    judge = Judge(0.5, 0.3, 0.4, float("nan"), 0.1)
+    result = start(tiny("length.events=1000", "length.validate_every=30", "length.patience=2"), validate=judge)
+    assert result.stopped_early
+    assert judge.figures == [0.1]
+    assert judge.shown == [False] * 4
+    lines = history(run, "validation")
+    assert [line["jet_iqr_over_median"] for line in lines] == [0.5, 0.3, 0.4, None]
+    assert result.best["jet_iqr_over_median"] == 0.3
+    assert result.best["step"] == lines[1]["step"]
+    assert load_model(run / "model.safetensors").card["metrics"]["jet_iqr_over_median"] == 0.3
+    assert load_model(run / "last.safetensors").card["training"]["steps"] == lines[3]["step"]
+    assert start(tiny("length.events=1000", "length.validate_every=30", "length.patience=2")).steps == result.steps
+
+
+def test_a_validation_does_not_change_the_training(
+    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, tmp_path: Path
+):
+    settings = tiny("model.dropout=0.1")
+    start(settings, validate=Judge(*[0.5] * 9))
+    start(settings, tmp_path / "other")
+    expected, found = weights(tmp_path / "other"), weights(run)
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+def test_filled_batches_train_the_same_network(
+    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from ringflow.train import trainer
+    from ringflow.train.batches import Feed
+
+    # Without what is drawn per event or element, the rows that fill up must not matter.
+    settings = tiny("source.hide=0", "loss.jet=0")
+    start(settings, tmp_path / "plain")
+    monkeypatch.setattr(trainer, "Feed", lambda source, **options: Feed(source, **options, fill=True))
+    result = start(settings)
+    assert 0.0 < result.padding_share < 0.5
+    plain, filled = weights(tmp_path / "plain"), weights(run)
+    for name in plain:
+        if name.startswith("weights/"):
+            assert torch.allclose(plain[name], filled[name], rtol=1e-3, atol=1e-4), name
+
+
+def test_the_clock_of_all_starts_is_added_up(tiny: Tiny, start: Callable[..., TrainingResult]):
+    first = start(tiny())
+    second = start(tiny("length.events=240"))
+    assert second.seconds > first.seconds > 0
+    # Steps are a part of the time.
+    assert second.events / second.seconds < second.events_per_second < 1e6
+    assert second.peak_memory_bytes > 0
+
+
+def test_targets_are_needed_to_validate(tiny: Tiny, start: Callable[..., TrainingResult], events: Events):
+    with pytest.raises(AssertionError, match="a batch for training has targets"):
+        start(tiny(), validation=replace(events(4), targets=None))
