@@ -10,7 +10,7 @@ import errno
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -27,16 +27,17 @@ from ringflow.base.options import (
     Overrides,
     Seed,
     SettingsFile,
-    Several,
     Start,
     Switch,
     Workers,
 )
 from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.bench.commands import bench
+from ringflow.recipes.commands import demo, evaluate, train
 
 if TYPE_CHECKING:
     from ringflow.sim.settings import SimulateSettings
+    from ringflow.train.settings import TrainSettings
 
 app = App(
     name="ringflow",
@@ -45,7 +46,8 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-app.command(bench)
+for command in (bench, demo, evaluate, train):
+    app.command(command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -181,36 +183,6 @@ def check(dataset: DatasetFolder, /, *, as_json: Json = False) -> int:
 
 
 @app.command
-def evaluate(
-    *datasets: DatasetFolder,
-    candidates: Annotated[
-        tuple[Path, ...], Several, Parameter(help="Candidate files of further reconstructions.")
-    ] = (),
-    out: Annotated[Path | None, Parameter(help="Folder for the report, the figures and the histograms.")] = None,
-    reconstructions: Annotated[tuple[str, ...], Several, Parameter(help="Those to evaluate; all unless given.")] = (),
-    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
-    events: Annotated[Count | None, Parameter(help="Only so many events of each dataset.")] = None,
-    workers: Workers = 1,
-    as_json: Json = False,
-) -> None:
-    """Compare reconstructions with the truth and with each other: particles, jets, missing momentum, energy, masses."""
-    from ringflow.recipes import evaluate as recipe
-
-    results = recipe.evaluate(
-        datasets,
-        candidates=candidates,
-        out=out,
-        reconstructions=reconstructions or None,
-        workers=workers,
-        events=events,
-        split=split,
-    )
-    recipe.show(results, as_json=as_json)
-    again = " ".join(map(str, datasets))
-    finish(recipe.report_page(out), f"ringflow evaluate {again} {'--json' if out else '--out report'}")
-
-
-@app.command
 def doctor(*, as_json: Json = False) -> int:
     """Say whether this machine and this installation have what ringflow needs."""
     from ringflow.recipes import doctor as recipe
@@ -227,43 +199,30 @@ def doctor(*, as_json: Json = False) -> int:
 
 @app.command
 def config(
-    *overrides: Overrides, start: Start | None = None, out: SettingsFile | None = None, as_json: Json = False
+    *overrides: Overrides,
+    training: Annotated[bool, Switch, Parameter(name="--train", help="Settings of a training instead.")] = False,
+    start: Start | None = None,
+    out: SettingsFile | None = None,
+    as_json: Json = False,
 ) -> None:
-    """Show samples, detectors, presets and the resolved settings of a production."""
+    """Show samples, detectors, presets and the resolved settings of a production, or of a training."""
     from ringflow.base.config import preset_names, to_toml, write
     from ringflow.sim.geometry import detector_names
     from ringflow.sim.samples import sample_names
 
-    settings = _simulate_settings(start, {}, overrides)
+    settings = _train_settings(start, overrides) if training else _simulate_settings(start, {}, overrides)
     names = {"samples": sample_names(), "detectors": detector_names(), "presets": preset_names()}
     if as_json:
         print_json({**names, "settings": settings.model_dump(mode="json")})
     else:
         show_summary("Names", names, as_json=False)
-        say(f"\n# settings of a production\n{to_toml(settings)}")
+        say(f"\n# settings of a {'training' if training else 'production'}\n{to_toml(settings)}")
     if out is not None:
         write(settings, out)
-    finish(out, "ringflow simulate ttbar --out data/ttbar" + (f" --settings {out}" if out else ""))
-
-
-@app.command
-def demo(
-    *,
-    out: Annotated[Path, Parameter(help="Folder for what the demo makes.")] = Path("demo"),
-    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier demo.")] = False,
-    as_json: Json = False,
-) -> int:
-    """Simulate 200 ttbar events, check them and say where they are."""
-    from ringflow.recipes import demo as recipe
-
-    result = recipe.demo(out, overwrite=overwrite)
-    if as_json:
-        print_json(result)
+    if training:
+        finish(out, f"ringflow train {out or 'clic_tiny'} --out runs/first")
     else:
-        show_rows("Gates", result["gates"], as_json=False)
-        show_summary("Demo", result["summary"], as_json=False)
-    finish(Path(result["dataset"]), "ringflow simulate zuds_91 --events 1000 --out data/zuds")
-    return int(not result["ok"])
+        finish(out, "ringflow simulate ttbar --out data/ttbar" + (f" --settings {out}" if out else ""))
 
 
 def _simulate_settings(start: Path | None, flags: Mapping[str, object], overrides: Sequence[str]) -> SimulateSettings:
@@ -272,6 +231,12 @@ def _simulate_settings(start: Path | None, flags: Mapping[str, object], override
 
     given = [override(field, value) for field, value in flags.items() if value is not None]
     return SimulateSettings.resolve(start, [*given, *overrides])
+
+
+def _train_settings(start: Path | None, overrides: Sequence[str]) -> TrainSettings:
+    from ringflow.train.settings import TrainSettings
+
+    return TrainSettings.resolve(str(start) if start else None, overrides)
 
 
 def _report(message: str, exit_code: int) -> int:

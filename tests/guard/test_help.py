@@ -15,6 +15,7 @@ from ringflow.cli import app
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 COMMANDS = {
     "bench baseline",
+    "bench model",
     "bench simulate",
     "calibrate",
     "check",
@@ -23,6 +24,7 @@ COMMANDS = {
     "doctor",
     "evaluate",
     "simulate",
+    "train",
     "validate",
 }
 

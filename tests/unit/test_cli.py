@@ -143,13 +143,16 @@ def test_a_demo_replaces_nothing_unless_told(
     command: Command, recipe: Callable[..., Recorder], tmp_path: Path, flags: list[str], overwrite: bool
 ) -> None:
     gates = [{"gate": "finite", "ok": False, "observed": 1, "expected": 0}]
-    result = {"dataset": "x/ttbar", "summary": {"events": 200}, "gates": gates, "ok": False}
+    datasets = {"ttbar": {"summary": {"events": 200}, "gates": gates}}
+    result = {"datasets": datasets, "evaluation": {"samples": {}}, "training": {}, "report": "x/report", "ok": False}
     demo = recipe("ringflow.recipes.demo", "demo", result)
     done = command("demo", "--out", tmp_path, *flags)
-    assert demo.called == ((tmp_path,), {"overwrite": overwrite})
+    assert demo.called == ((tmp_path,), {"training": False, "overwrite": overwrite})
     assert done.code == 1
-    assert "made: x/ttbar" in done.stderr
-    assert json.loads(command("demo", "--json").stdout) == result
+    assert "ttbar: 0 of 1 gates passed" in done.stderr
+    assert "made: x/report" in done.stderr
+    assert json.loads(command("demo", "--train", "--json").stdout) == result
+    assert demo.called == ((Path("demo"),), {"training": True, "overwrite": False})
 
 
 def test_validate_passes_its_numbers_on(command: Command, recipe: Callable[..., Recorder]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.errors import UsageError
+from ringflow.base.errors import DatasetError, UsageError
 from ringflow.base.log import progress, say, table
 from ringflow.base.output import print_json
 from ringflow.base.provenance import collect
@@ -24,7 +24,7 @@ from ringflow.data.read import Dataset
 from ringflow.evaluate.histograms import Histograms
 from ringflow.evaluate.metrics import comparisons, metrics
 from ringflow.evaluate.sheet import Sheet
-from ringflow.recipes.reconstructions import available, has_truth, missing_reasons
+from ringflow.recipes.reconstructions import available, has_truth, missing_reasons, open_model
 from ringflow.recipes.scoring import ShardTask, first_event, score_shards
 
 METRICS_FILE = "metrics.json"
@@ -54,6 +54,7 @@ def evaluate(
     datasets: Sequence[Path],
     *,
     candidates: Sequence[Path] = (),
+    model: Path | None = None,
     out: Path | None = None,
     reconstructions: Sequence[str] | None = None,
     workers: int = 1,
@@ -63,20 +64,21 @@ def evaluate(
     """Figures per sample and reconstruction, ready for JSON; with `out` also histograms and the report in that folder.
 
     Every reconstruction that a dataset allows is evaluated unless some are named; the first `events` of a split or of all.
+    The network is that of the file `model`, or the one that comes with the package.
     """
-    samples = _samples(datasets, candidates, reconstructions)
+    samples = _samples(datasets, candidates, reconstructions, model)
     if split is not None and split not in SPLITS:
         raise UsageError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
     if out is not None:
         prepare(out, marks=(METRICS_FILE,))
     results: dict[str, Any] = {"samples": {}}
     histograms: dict[str, dict[str, Histograms]] = {}
-    tasks = {sample.name: _tasks(sample, events, split) for sample in samples}
+    tasks = {sample.name: _tasks(sample, events, split, model) for sample in samples}
     for sample in samples:
         sheets, scored = _score(sample, tasks[sample.name], workers)
-        results["samples"][sample.name] = _report(sample, sheets, scored, split)
+        results["samples"][sample.name] = _report(sample, sheets, scored, split, model)
         histograms[sample.name] = {name: sheet.histograms for name, sheet in sheets.items()}
-    inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + list(candidates)
+    inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + [*candidates, *([model] if model else [])]
     results["provenance"] = collect({"events": events, "split": split}, {}, inputs)
     if out is not None:
         from ringflow.evaluate.report import write_report  # drawing costs a second of imports
@@ -120,7 +122,7 @@ def _cell(figure: Mapping[str, float | None] | None) -> str:
 
 
 def _samples(
-    datasets: Sequence[Path], candidates: Sequence[Path], reconstructions: Sequence[str] | None
+    datasets: Sequence[Path], candidates: Sequence[Path], reconstructions: Sequence[str] | None, model: Path | None
 ) -> list[_Sample]:
     """What to evaluate; a candidate file goes to the dataset it was made of, and is refused if that is not given."""
     if not datasets:
@@ -133,30 +135,32 @@ def _samples(
         if owner is None:
             file.require(opened[0])
         assert owner is not None
-        taken = {*available(opened[owner]), *owned[owner]}
+        taken = {*available(opened[owner], model), *owned[owner]}
         name = file.reconstruction if file.reconstruction not in taken else path.stem
         if name in taken:
             raise UsageError(f"there are two reconstructions called {name!r}; rename {path}")
         owned[owner][name] = path
     samples: list[_Sample] = []
     for dataset, files in zip(opened, owned, strict=True):
-        names = _choose(dataset, files, reconstructions)
+        names = _choose(dataset, files, reconstructions, model)
         samples.append(_Sample(_free_name(dataset, [s.name for s in samples]), dataset, names, files))
     return samples
 
 
-def _choose(dataset: Dataset, files: dict[str, Path], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    possible = [*available(dataset), *files]
+def _choose(
+    dataset: Dataset, files: dict[str, Path], wanted: Sequence[str] | None, model: Path | None
+) -> tuple[str, ...]:
+    possible = [*available(dataset, model), *files]
+    reasons = missing_reasons(dataset, model)
+    if model is not None and "model" in reasons and (wanted is None or "model" in wanted):
+        raise DatasetError(f"{model} cannot reconstruct {dataset.path}: {reasons['model']}")
     if not possible:
-        raise UsageError(
-            f"{dataset.path} allows no reconstruction ({'; '.join(missing_reasons(dataset).values())}); give --candidates"
-        )
+        raise UsageError(f"{dataset.path} allows no reconstruction ({'; '.join(reasons.values())}); give --candidates")
     if wanted is None:
         return tuple(possible)
     for name in wanted:
         if name not in possible:
-            reason = missing_reasons(dataset).get(name)
-            because = f" ({reason})" if reason else ""
+            because = f" ({reasons[name]})" if name in reasons else ""
             raise UsageError(f"no reconstruction {name!r} of {dataset.path}{because}; there is {', '.join(possible)}")
     return tuple(name for name in possible if name in wanted)
 
@@ -175,6 +179,8 @@ def _score(sample: _Sample, tasks: list[ShardTask], workers: int) -> tuple[dict[
     total = sum(task.events for task in tasks)
     if not has_truth(sample.dataset):
         say(f"{sample.name} has no truth: only what needs none is computed")
+    if "model" in sample.reconstructions and "model" not in sample.files:
+        _say_detector(sample, open_model(tasks[0].model).detector)
     process, truth = sample.dataset.manifest.sample, has_truth(sample.dataset)
     sheets = {name: Sheet.empty(process, has_truth=truth) for name in sample.reconstructions}
     with progress(total, f"evaluating {sample.name}") as advance:
@@ -185,15 +191,20 @@ def _score(sample: _Sample, tasks: list[ShardTask], workers: int) -> tuple[dict[
     return sheets, total
 
 
-def _tasks(sample: _Sample, events: int | None, split: str | None) -> list[ShardTask]:
+def _say_detector(sample: _Sample, trained_for: str | None) -> None:
+    detector = sample.dataset.manifest.detector
+    if trained_for is not None and trained_for != detector:
+        say(f"{sample.name}: the model was trained for the detector {trained_for!r}, the dataset is of {detector!r}")
+
+
+def _tasks(sample: _Sample, events: int | None, split: str | None, model: Path | None) -> list[ShardTask]:
     left = len(sample.dataset) if events is None else events
     tasks = []
     for index, shard in enumerate(sample.dataset.manifest.shards):
         count = min(_size(shard, split), left)
         if count:
-            tasks.append(
-                ShardTask(sample.dataset.path, index, count, split, sample.reconstructions, tuple(sample.files.items()))
-            )
+            files = tuple(sample.files.items())
+            tasks.append(ShardTask(sample.dataset.path, index, count, split, sample.reconstructions, files, model))
         left -= count
     if not tasks:
         raise UsageError(f"{sample.dataset.path} has no events in split {split!r}; choose another")
@@ -204,7 +215,9 @@ def _size(shard: Shard, split: str | None) -> int:
     return shard.num_events if split is None else shard.splits[split]
 
 
-def _report(sample: _Sample, sheets: dict[str, Sheet], events: int, split: str | None) -> dict[str, Any]:
+def _report(
+    sample: _Sample, sheets: dict[str, Sheet], events: int, split: str | None, model: Path | None
+) -> dict[str, Any]:
     manifest = sample.dataset.manifest
     return {
         "sample": manifest.sample,
@@ -214,7 +227,7 @@ def _report(sample: _Sample, sheets: dict[str, Sheet], events: int, split: str |
         "events": events,
         "split": split,
         "truth": has_truth(sample.dataset),
-        "not_available": missing_reasons(sample.dataset),
+        "not_available": missing_reasons(sample.dataset, model),
         "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
         "comparisons": comparisons(sheets),
     }

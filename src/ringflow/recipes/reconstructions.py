@@ -1,4 +1,5 @@
-"""The reconstructions that can be made of a dataset on the spot, by name: the truth itself, perfect association, the rules.
+"""The reconstructions that can be made of a dataset on the spot, by name: the truth itself, perfect association, the rules,
+the network.
 
 Each turns a block of events into candidates. What a dataset lacks the columns for is not available, and says why.
 """
@@ -6,13 +7,19 @@ Each turns a block of events into candidates. What a dataset lacks the columns f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ringflow.base.errors import RingflowError
+from ringflow.base.errors import DatasetError, RingflowError
 from ringflow.data.manifest import Columns
 from ringflow.data.read import Dataset, select_columns
 from ringflow.evaluate.candidates import TRUTH_COLUMNS
 from ringflow.event.block import Collection, EventBlock
+from ringflow.infer import shipped
+
+if TYPE_CHECKING:
+    from ringflow.infer.session import Session
 
 Reconstruct = Callable[[EventBlock], Collection]
 
@@ -21,17 +28,18 @@ NEEDS = {
     "target": ("particle", "target"),
     "perfect": ("particle", "target", "track", "cluster", "cluster_link"),
     "baseline": ("track", "cluster"),
+    "model": ("track",),
     "candidate": ("candidate",),
 }
 
 
-def available(dataset: Dataset) -> list[str]:
-    """Names of the reconstructions of a dataset, best known first."""
-    reasons = missing_reasons(dataset)
+def available(dataset: Dataset, model: Path | None = None) -> list[str]:
+    """Names of the reconstructions of a dataset, best known first; `model` is a file to use instead of the shipped one."""
+    reasons = missing_reasons(dataset, model)
     return [name for name in NEEDS if name not in reasons and (name != "candidate" or "candidate" in dataset.columns)]
 
 
-def missing_reasons(dataset: Dataset) -> dict[str, str]:
+def missing_reasons(dataset: Dataset, model: Path | None = None) -> dict[str, str]:
     """Why a reconstruction is not available, by name."""
     reasons = {}
     for name, needs in NEEDS.items():
@@ -43,9 +51,24 @@ def missing_reasons(dataset: Dataset) -> dict[str, str]:
                 _constants(dataset.manifest.detector)
             except RingflowError as error:
                 reasons[name] = str(error)
+        elif name == "model" and (reason := _no_model(dataset, model)):
+            reasons[name] = reason
     if not has_truth(dataset) and "target" not in reasons:
         reasons["target"] = "the truth of the dataset is incomplete"
     return reasons
+
+
+def _no_model(dataset: Dataset, model: Path | None) -> str | None:
+    """Why the network cannot reconstruct a dataset. A file that was named and is broken is an error instead."""
+    if model is None and not shipped.is_there():
+        return "no model comes with this installation; give --model FILE"
+    from ringflow.elements.features import needed_columns
+
+    try:
+        needed_columns(open_model(model).kinds, dataset.columns)
+    except DatasetError as error:
+        return str(error)
+    return None
 
 
 def has_truth(dataset: Dataset) -> bool:
@@ -54,20 +77,24 @@ def has_truth(dataset: Dataset) -> bool:
     return set(TRUTH_COLUMNS) <= present
 
 
-def columns_for(dataset: Dataset, names: tuple[str, ...]) -> Columns:
+def columns_for(dataset: Dataset, names: tuple[str, ...], model: Path | None = None) -> Columns:
     """What has to be read to reconstruct and to compare."""
     wanted: list[str] = list(TRUTH_COLUMNS) if has_truth(dataset) else []
     if {"perfect", "baseline"} & set(names):
         return dataset.columns
+    if "model" in names:
+        wanted += open_model(model).kinds
     return select_columns(dataset.columns, [*wanted, *(["candidate"] if "candidate" in names else [])])
 
 
-def open_reconstruction(name: str, detector: str) -> Reconstruct:
+def open_reconstruction(name: str, detector: str, model: Path | None = None) -> Reconstruct:
     """The function that makes the candidates of a block."""
     if name == "target":
         return _targets
     if name == "candidate":
         return lambda block: block["candidate"]
+    if name == "model":
+        return _on_one_thread(open_model(model).reconstruct)
     constants = _constants(detector)
     if name == "perfect":
         from ringflow.baseline.perfect import perfect_block
@@ -76,6 +103,34 @@ def open_reconstruction(name: str, detector: str) -> Reconstruct:
     from ringflow.baseline.rules import reconstruct_block
 
     return lambda block: reconstruct_block(block, constants)
+
+
+def open_model(model: Path | None) -> Session:
+    """The network of a file, or the one that comes with the package; opened once per process and state of the file."""
+    path = model or shipped.MODEL
+    return _open(model, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@cache
+def _open(model: Path | None, changed: int) -> Session:
+    from ringflow.infer.session import open_session
+
+    return open_session(model)
+
+
+def _on_one_thread(reconstruct: Reconstruct) -> Reconstruct:
+    """Sums in another order are other numbers: figures must not depend on how many workers share the cores."""
+    import torch
+
+    def alone(block: EventBlock) -> Collection:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return reconstruct(block)
+        finally:
+            torch.set_num_threads(threads)
+
+    return alone
 
 
 def _targets(block: EventBlock) -> Collection:

@@ -34,6 +34,7 @@ class ShardTask:
     split: str | None
     reconstructions: tuple[str, ...]
     files: tuple[tuple[str, Path], ...]
+    model: Path | None = None  # the shipped one unless given
 
 
 def score_shards(tasks: Sequence[ShardTask], workers: int) -> Iterator[dict[str, Sheet]]:
@@ -85,9 +86,8 @@ def _one_shard(task: ShardTask) -> Dataset:
 
 def _chunks(dataset: Dataset, task: ShardTask) -> Iterator[EventBlock]:
     """Blocks of `EVENTS_AT_ONCE` events or more with their truth and the candidates of every reconstruction."""
-    columns = [
-        f"{name}_{column}" for name, part in columns_for(dataset, task.reconstructions).items() for column in part
-    ]
+    present = columns_for(dataset, task.reconstructions, task.model)
+    columns = [f"{name}_{column}" for name, part in present.items() for column in part]
     makers = _makers(dataset, task)
     waiting: list[EventBlock] = []
     left = task.events
@@ -102,9 +102,9 @@ def _chunks(dataset: Dataset, task: ShardTask) -> Iterator[EventBlock]:
 
 
 def _makers(dataset: Dataset, task: ShardTask) -> dict[str, Reconstruct | CandidateFile]:
-    files = dict(task.files)
+    files, detector = dict(task.files), dataset.manifest.detector
     return {
-        name: CandidateFile(files[name]) if name in files else open_reconstruction(name, dataset.manifest.detector)
+        name: CandidateFile(files[name]) if name in files else open_reconstruction(name, detector, task.model)
         for name in task.reconstructions
     }
 

@@ -116,7 +116,7 @@ class _Team:
     def __init__(self, production: Production, open_source: OpenSource, size: int) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch and Arrow half
         self._members: dict[Connection, BaseProcess] = {}
-        with _interrupts_held_back():
+        with interrupts_held_back():
             for _ in range(size):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_work, args=(theirs, production, open_source), daemon=True)
@@ -168,7 +168,7 @@ class _Team:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """Ctrl-C reaches the whole process group, but the parent ends its workers: what it starts in here is deaf.
 
     A child inherits what its parent's thread blocks. The parent's other threads still take the signal, and Python answers
@@ -200,7 +200,7 @@ def _obituary(exitcode: int | None) -> str:
 
 def _work(connection: Connection, production: Production, open_source: OpenSource) -> None:
     """Life of a worker process: one shard after the other until the team is dissolved."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=die_with_parent, daemon=True).start()
     try:
         with closing(open_source()) as source:
             while True:
@@ -214,7 +214,7 @@ def _work(connection: Connection, production: Production, open_source: OpenSourc
         connection.send(_Failed(FailureError(f"a worker failed: {line}"), traceback.format_exc()))
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A worker that outlived a killed parent could write into somebody else's production."""
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -11,17 +11,23 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))
 
 from fake_events import write_fake_dataset
 
-from ringflow.base.errors import DatasetError, FailureError, UsageError
+from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.candidates import write_candidates
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
 from ringflow.event.block import Collection, EventBlock
+from ringflow.infer import shipped
+from ringflow.models.file import save_model
+from ringflow.models.model import Model
+from ringflow.models.settings import ModelSettings
 from ringflow.recipes.evaluate import evaluate, report_page
+from ringflow.recipes.reconstructions import NEEDS
 
 COLUMNS = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
 
@@ -39,6 +45,19 @@ def smeared(dataset: Dataset, width: float, split: str | None = None) -> Iterato
 def candidate_file(path: Path, dataset: Path, name: str = "mine", width: float = 0.1, split: str | None = None) -> Path:
     opened = Dataset(dataset)
     write_candidates(path, opened, smeared(opened, width, split), reconstruction=name, provenance={})
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation without a model."""
+    monkeypatch.setattr(shipped, "MODEL", tmp_path / "no model")
+
+
+def model_file(path: Path, detector: str = "fake") -> Path:
+    """A network that trusts the detector and says yes to everything."""
+    torch.manual_seed(1)
+    save_model(path, Model(ModelSettings(width=16, layers=1, heads=2, hidden=16)), card={"detector": detector})
     return path
 
 
@@ -191,6 +210,40 @@ def test_a_dataset_that_lacks_a_column_says_which(tmp_path: Path) -> None:
     write_dataset(tmp_path / "data", detector="clic", hits=one, clusters=one, tracks=ak.Array([[{"pt": 1.0}]]))
     with pytest.raises(DatasetError, match="baseline needs the column"):
         evaluate([tmp_path / "data"])
+
+
+def test_a_model_is_evaluated_like_the_others(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "give --model FILE" in evaluate([dataset])["samples"]["fake"]["not_available"]["model"]
+    model = model_file(tmp_path / "model.safetensors")
+    found = evaluate([dataset], model=model)
+    entry = found["samples"]["fake"]["reconstructions"]
+    assert list(entry) == ["target", "model"]
+    elements = [block["track"].counts + block["cluster"].counts for block in Dataset(dataset).events()]
+    assert entry["model"]["particles_per_event"]["value"] == np.concatenate(elements).mean()
+    assert found["provenance"]["inputs"][-1]["file"] == "model.safetensors"
+    assert evaluate([dataset], model=model, workers=2) == found
+    assert "trained for" not in capsys.readouterr().err
+    monkeypatch.setattr(shipped, "MODEL", model_file(tmp_path / "shipped.safetensors", "clic"))
+    assert list(evaluate([dataset])["samples"]["fake"]["reconstructions"]) == ["target", "model"]
+    assert "the model was trained for the detector 'clic', the dataset is of 'fake'" in capsys.readouterr().err
+    assert list(NEEDS) == ["target", "perfect", "baseline", "model", "candidate"]
+
+
+def test_a_model_that_cannot_be_used_is_one_line(dataset: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    model = model_file(tmp_path / "model.safetensors")
+    poor = ak.Array([[{"energy": 1.0, "x": 0.0, "y": 0.0, "z": 1.0}]])
+    write_dataset(tmp_path / "data", detector="mine", clusters=poor, tracks=ak.Array([[{"pt": 1.0}]]))
+    with pytest.raises(DatasetError, match=r"cannot reconstruct .*data: missing features: the track collection"):
+        evaluate([tmp_path / "data"], model=model)
+    with pytest.raises(InputFileError, match="no model file at"):
+        evaluate([dataset], model=tmp_path / "nothing")
+    model.write_bytes(model.read_bytes()[:200])
+    done = command("evaluate", dataset, "--model", model)
+    assert done.code == 1
+    assert "cannot be read as a model file" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_command(dataset: Path, tmp_path: Path, command: Callable[..., Any]) -> None:

@@ -1,0 +1,157 @@
+"""The training events of one or several datasets, chunk by chunk.
+
+    source = DatasetChunks([Dataset("data/ttbar")], detector="clic", calorimeter="cluster", chunk_events=20_000, seed=1)
+    source.chunk(0), source.prefetch(1)
+
+What fits into one chunk is read once and kept: every chunk is then all of it. Of more, every epoch puts the shards of all
+datasets in a new order and cuts it into chunks. Finished elements are stored in the dataset's `packed/` folder as they are
+first needed, so that the first epoch runs at the speed of Parquet and the others at that of memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ringflow.base.errors import DatasetError, UsageError
+from ringflow.base.rundir import write_errors
+from ringflow.data.ahead import Ahead
+from ringflow.data.manifest import PACKED_FOLDER, Shard, manifest_hash
+from ringflow.data.read import Dataset
+from ringflow.data.stored import STORED_VERSION, stored
+from ringflow.elements.batch import ElementBatch, join
+from ringflow.elements.build import from_block, target_collection, target_columns
+from ringflow.elements.features import feature_names, needed_columns
+from ringflow.event.schema import parquet_name
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The training events of one shard."""
+
+    dataset: Dataset
+    shard: Shard
+    columns: tuple[str, ...]
+    file: Path
+
+    @property
+    def events(self) -> int:
+        return self.shard.splits["train"]
+
+
+class DatasetChunks:
+    """Chunks of about `chunk_events` events of the training split; chunk `index` depends on the seed and the index only."""
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        *,
+        detector: str,
+        calorimeter: str,
+        chunk_events: int,
+        seed: int,
+        threads: int = 1,
+        cache: Path | None = None,
+    ) -> None:
+        self._calorimeter, self._seed = calorimeter, seed
+        self._parts = [part for dataset in datasets for part in _parts(dataset, detector, calorimeter, cache)]
+        self.num_events = sum(part.events for part in self._parts)
+        self._per_epoch = min(max(round(self.num_events / chunk_events), 1), len(self._parts))
+        if self.num_events <= chunk_events:
+            self._per_epoch = 1
+        self._whole: ElementBatch | None = None
+        self._readers = ThreadPoolExecutor(threads, thread_name_prefix="shards")
+        self._ahead = Ahead(self._make)
+
+    def chunk(self, index: int) -> ElementBatch:
+        """Elements with targets."""
+        if self._per_epoch > 1:
+            return self._ahead.chunk(index)
+        if self._whole is None:
+            self._whole = self._ahead.chunk(0)
+        return self._whole
+
+    def prefetch(self, index: int) -> None:
+        """Begin to read a chunk."""
+        if self._per_epoch > 1:
+            self._ahead.prefetch(index)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._ahead.close()
+
+    def _make(self, index: int) -> ElementBatch:
+        epoch, place = divmod(index, self._per_epoch)
+        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._parts))
+        chosen = np.array_split(order, self._per_epoch)[place]
+        return join(list(self._readers.map(self._elements, [self._parts[part] for part in chosen])))
+
+    def _elements(self, part: _Part) -> ElementBatch:
+        def make() -> ElementBatch:
+            return _read(part, self._calorimeter)
+
+        if self._per_epoch == 1:  # read once: nothing to store
+            return make()
+        with write_errors(part.file):
+            return stored(part.file, make)
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """What to remember of a dataset that was learned from; not where it was."""
+    manifest = dataset.manifest
+    return {
+        "dataset": dataset.path.name,
+        "sample": manifest.sample,
+        "detector": manifest.detector,
+        "events": manifest.splits["train"],
+        "manifest_sha256": manifest_hash(dataset.path),
+    }
+
+
+def training_columns(dataset: Dataset, calorimeter: str) -> tuple[str, ...]:
+    """Names of the columns a training reads; an error in one line if it cannot learn from the dataset."""
+    truth = target_collection(calorimeter)
+    missing = [name for name in target_columns(calorimeter) if name not in dataset.columns.get(truth, ())]
+    if missing:
+        raise DatasetError(
+            f"{dataset.path} has no {parquet_name(truth, missing[0])}: without truth there is nothing to learn; "
+            "give a simulated dataset"
+        )
+    try:
+        features = needed_columns(("track", calorimeter), dataset.columns)
+    except DatasetError as error:
+        raise DatasetError(f"{dataset.path}: {error}") from None
+    wanted = {**features, truth: target_columns(calorimeter)}
+    return tuple(parquet_name(collection, column) for collection, columns in wanted.items() for column in columns)
+
+
+def _parts(dataset: Dataset, detector: str, calorimeter: str, cache: Path | None) -> list[_Part]:
+    if dataset.manifest.detector != detector:
+        raise UsageError(
+            f"{dataset.path} is of the detector {dataset.manifest.detector!r}, the training is for {detector!r}; "
+            f"give detector={dataset.manifest.detector} or another dataset"
+        )
+    if not dataset.manifest.splits["train"]:
+        raise DatasetError(f"{dataset.path} has no events in split 'train'; make more than its {len(dataset)} events")
+    columns = training_columns(dataset, calorimeter)
+    what = [STORED_VERSION, feature_names(("track", calorimeter)), columns, dataset.manifest.split_rule.model_dump()]
+    key = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+    folder = (cache or dataset.path / PACKED_FOLDER) / f"elements-{key}"
+    shards = [shard for shard in dataset.manifest.shards if shard.splits["train"]]
+    return [_Part(dataset, shard, columns, folder / f"{shard.sha256[:32]}.safetensors") for shard in shards]
+
+
+def _read(part: _Part, calorimeter: str) -> ElementBatch:
+    one_shard = copy(part.dataset)
+    one_shard.manifest = part.dataset.manifest.model_copy(update={"shards": (part.shard,)})
+    blocks = one_shard.events("train", part.columns)
+    return join([from_block(block, calorimeter, with_targets=True) for block in blocks])

@@ -1,0 +1,127 @@
+"""A trained network ready to reconstruct: blocks of events in, candidates out.
+
+session = open_session(Path("runs/first/model.safetensors"))
+candidates = session.reconstruct(block)
+candidates["px"], candidates.counts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ringflow.base.errors import InputFileError
+from ringflow.elements.batch import TRACK, ElementBatch
+from ringflow.elements.build import from_block
+from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.infer import shipped
+from ringflow.models.decode import DecodedElements, decode
+from ringflow.models.file import LoadedModel, load_model
+from ringflow.models.model import Model
+
+#: Elements computed at a time, so that memory stays small; an event is never cut.
+ELEMENTS_AT_ONCE = 8192
+
+
+class Session:
+    """A network on a device."""
+
+    def __init__(self, loaded: LoadedModel, device: torch.device | str = "cpu") -> None:
+        self.model = loaded.model.to(device).eval()
+        self.threshold = loaded.threshold
+        self.card = loaded.card
+        self._device = torch.device(device)
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """Collections it needs."""
+        return self.model.kinds
+
+    @property
+    def detector(self) -> str | None:
+        """Detector it was trained for, as far as its card says."""
+        name = self.card.get("detector")
+        return str(name) if name else None
+
+    def reconstruct(self, block: EventBlock) -> Collection:
+        """The candidates of a block, in the order of their elements."""
+        calorimeter = self.model.settings.calorimeter
+        made = candidates(self.model, from_block(block, calorimeter).to(self._device), self.threshold)
+        if calorimeter == "hit" and len(made):
+            made.columns["cluster"] = _clusters_of_hits(block, made)
+        return made
+
+
+def open_session(model: Path | None = None, device: torch.device | str = "cpu") -> Session:
+    """A session of a model file, or of the model that comes with the package."""
+    if model is None and not shipped.is_there():
+        raise InputFileError(
+            "this installation comes without a model; give --model FILE, or train one: "
+            "ringflow train clic_tiny --out runs/first"
+        )
+    return Session(load_model(model or shipped.MODEL), device)
+
+
+@torch.inference_mode()
+def candidates(model: Model, batch: ElementBatch, threshold: float) -> Collection:
+    """Candidates of packed elements on the model's device; `cluster` counts calorimeter elements, clusters or hits."""
+    was_training = model.training
+    model.eval()
+    parts = [_part(model, batch, events, threshold) for events in _portions(batch)]
+    model.train(was_training)
+    counts = np.zeros(batch.num_events, np.int64)
+    if not parts:
+        return _collection(counts, [np.zeros((0, 8))])
+    np.add.at(counts, np.concatenate([events for events, _ in parts]), 1)
+    return _collection(counts, [rows for _, rows in parts])
+
+
+def _portions(batch: ElementBatch) -> Iterator[torch.Tensor]:
+    """Consecutive events that have elements, in portions of about `ELEMENTS_AT_ONCE`."""
+    counts = batch.counts_B.cpu()
+    events = torch.nonzero(counts).squeeze(1)
+    before = counts[events].cumsum(0) - counts[events]
+    for portion in torch.unique(before // ELEMENTS_AT_ONCE):
+        yield events[before // ELEMENTS_AT_ONCE == portion]
+
+
+def _part(
+    model: Model, batch: ElementBatch, events: torch.Tensor, threshold: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Event and columns of every candidate of some events."""
+    part = batch.take(events)
+    found = decode(model.predict(part), part, threshold)
+    event = part.event_N[found.row]
+    return events.numpy()[event.cpu().numpy()], _rows(found, part, event).cpu().numpy()
+
+
+def _rows(found: DecodedElements, part: ElementBatch, event: torch.Tensor) -> torch.Tensor:
+    """Label, charge, four-momentum and the indices of track and calorimeter element within the event."""
+    is_track = part.kind_N == TRACK
+    tracks_B = torch.zeros_like(part.counts_B).index_add(0, part.event_N, is_track.long())
+    place = found.row - part.offsets_B[event]
+    on_track = is_track[found.row]
+    track = torch.where(on_track, place, -1)
+    element = torch.where(on_track, -1, place - tracks_B[event])
+    columns = (found.label, found.charge, *found.momentum.unbind(1), track, element)
+    return torch.stack([column.double() for column in columns], dim=1)
+
+
+def _collection(counts: npt.NDArray[np.int64], rows: list[npt.NDArray[np.float64]]) -> Collection:
+    names = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
+    return cast("candidate", counts, dict(zip(names, np.concatenate(rows).T, strict=True)))
+
+
+def _clusters_of_hits(block: EventBlock, made: Collection) -> npt.NDArray[np.int32]:
+    """The cluster each candidate's hit belongs to; -1 for a candidate on a track, or where hits know no clusters."""
+    hits = block["hit"]
+    if "cluster" not in hits.columns:
+        return np.full(len(made), -1, np.int32)
+    hit = made["cluster"]
+    first = np.repeat(hits.offsets[:-1], made.counts)
+    cluster: npt.NDArray[np.int32] = np.where(hit >= 0, hits["cluster"][(first + hit).clip(0)], -1).astype(np.int32)
+    return cluster

@@ -1,0 +1,105 @@
+"""Events that are made while they are learned from: what the worker processes of a training do.
+
+A stream is the endless row of events of one sample, cut into blocks; block `index` is a pure function of the stream and the
+index, whoever makes it. The seed of a stream is mixed from the seed of the training, the purpose of the stream and the name of
+the sample, and is at least 2^62: no seed that `ringflow simulate` is given by hand makes the same events, so that what is
+simulated to test a model was never learned from.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringflow.base.memory import keep_freed_memory
+from ringflow.event.block import EventBlock
+from ringflow.recipes.simulate import block_seed
+from ringflow.recipes.workers import die_with_parent, interrupts_held_back
+from ringflow.sim.generated import GeneratedEvents, Generator
+from ringflow.sim.geometry import load_detector
+from ringflow.sim.samples import make_generator
+from ringflow.sim.settings import GeneratorSettings
+
+if TYPE_CHECKING:
+    from ringflow.sim.detector import Detector
+
+#: What a stream is for; the streams of one seed share no events.
+TRAINING, VALIDATION = 1, 2
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Events of one sample in a detector, in blocks of `block_events`."""
+
+    sample: str
+    detector: str
+    seed: int
+    block_events: int
+
+
+def stream_seed(seed: int, purpose: int, sample: str) -> int:
+    """Seed of a stream, between 2^62 and 2^63."""
+    mixed = np.random.SeedSequence([seed, purpose, *sample.encode()]).generate_state(1, np.uint64)[0]
+    return (int(mixed) >> 2) | (1 << 62)
+
+
+def start_workers(size: int) -> ProcessPoolExecutor:
+    """Processes that make blocks: deaf to Ctrl-C, which their parent answers, and gone when it is."""
+    with interrupts_held_back():
+        pool = ProcessPoolExecutor(size, mp_context=get_context("spawn"), initializer=_begin_work)
+        for _ in range(size):  # a process is started when work is handed in: have all of them started in here
+            pool.submit(_nothing)
+    return pool
+
+
+def generate(stream: Stream, index: int) -> GeneratedEvents:
+    """The collisions of a block."""
+    return _generator(stream).generate(index * stream.block_events, stream.block_events)
+
+
+def simulate(stream: Stream, index: int) -> EventBlock:
+    """A block through the detector, on one core."""
+    return _detector(stream.detector).simulate_block(generate(stream, index), block_seed(stream.seed, index))
+
+
+def elements(stream: Stream, index: int, calorimeter: str) -> dict[str, Any]:
+    """The elements of a block with their targets, as numpy columns that travel well between processes."""
+    from ringflow.data.stored import to_tensors
+    from ringflow.elements.build import from_block
+
+    batch = from_block(simulate(stream, index), calorimeter, with_targets=True)
+    return {name: column.numpy() for name, column in to_tensors(batch).items()}
+
+
+def _begin_work() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    keep_freed_memory()
+
+
+def _nothing() -> None:
+    """Work that takes no time."""
+
+
+@cache
+def _generator(stream: Stream) -> Generator:
+    cylinder = load_detector(stream.detector).tracker_cylinder
+    return make_generator(GeneratorSettings(sample=stream.sample, seed=stream.seed), *cylinder)
+
+
+@cache
+def _detector(name: str) -> Detector:
+    import torch
+
+    from ringflow.sim.detector import Detector
+
+    # Sums in another order would be other events, and the cores belong to the workers.
+    torch.set_num_threads(1)
+    return Detector(load_detector(name))

@@ -1,0 +1,122 @@
+"""The commands that train, compare and demonstrate. Every command imports its work late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from ringflow.base.log import say
+from ringflow.base.options import Count, DatasetFolder, Json, Overrides, Several, Switch, Workers
+from ringflow.base.output import finish, print_json, show_rows, show_summary
+
+if TYPE_CHECKING:
+    from ringflow.train.settings import TrainSettings
+
+train = App(name="train")
+evaluate = App(name="evaluate")
+demo = App(name="demo")
+
+
+@train.default
+def train_command(
+    preset: str | None = None,
+    /,
+    *overrides: Overrides,
+    out: Path,
+    overwrite: Annotated[bool, Switch] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a network, from datasets or from the simulation running beside it.
+
+    An interrupted training goes on where it stopped when the same command is given again; `ringflow train --out RUN` suffices.
+
+    Parameters
+    ----------
+    preset
+        Name of a preset or settings file to start from; `ringflow config` lists the presets.
+    out
+        Folder of the run.
+    overwrite
+        Replace an earlier run.
+    """
+    if preset is not None and "=" in preset:  # no preset: an override comes first
+        overrides, preset = (preset, *overrides), None
+    settings = _train_settings(preset, overrides, None if overwrite else out)
+
+    from ringflow.recipes import train as recipe
+
+    result = recipe.train(settings, out, overwrite=overwrite)
+    show_summary("Training", result, as_json=as_json)
+    finish(Path(result["model"]), f"ringflow evaluate DATASET --model {result['model']}")
+
+
+@evaluate.default
+def evaluate_command(
+    *datasets: DatasetFolder,
+    candidates: Annotated[
+        tuple[Path, ...], Several, Parameter(help="Candidate files of further reconstructions.")
+    ] = (),
+    model: Annotated[Path | None, Parameter(help="Model file to use instead of the one that comes with us.")] = None,
+    out: Annotated[Path | None, Parameter(help="Folder for the report, the figures and the histograms.")] = None,
+    reconstructions: Annotated[tuple[str, ...], Several, Parameter(help="Those to evaluate; all unless given.")] = (),
+    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
+    events: Annotated[Count | None, Parameter(help="Only so many events of each dataset.")] = None,
+    workers: Workers = 1,
+    as_json: Json = False,
+) -> None:
+    """Compare reconstructions with the truth and with each other: particles, jets, missing momentum, energy, masses."""
+    from ringflow.recipes import evaluate as recipe
+
+    results = recipe.evaluate(
+        datasets,
+        candidates=candidates,
+        model=model,
+        out=out,
+        reconstructions=reconstructions or None,
+        workers=workers,
+        events=events,
+        split=split,
+    )
+    recipe.show(results, as_json=as_json)
+    again = " ".join(map(str, datasets))
+    finish(recipe.report_page(out), f"ringflow evaluate {again} {'--json' if out else '--out report'}")
+
+
+@demo.default
+def demo_command(
+    *,
+    out: Annotated[Path, Parameter(help="Folder for what the demo makes.")] = Path("demo"),
+    training: Annotated[
+        bool, Switch, Parameter(name="--train", help="Also train a small network and compare it; ten minutes at most.")
+    ] = False,
+    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier demo.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Simulate events, check them, reconstruct them by rules and by network, and write the report."""
+    from ringflow.recipes import demo as recipe
+    from ringflow.recipes import evaluate as comparison
+
+    result = recipe.demo(out, training=training, overwrite=overwrite)
+    if as_json:
+        print_json(result)
+    else:
+        for name, made in result["datasets"].items():
+            failed = [gate for gate in made["gates"] if not gate["ok"]]
+            say(f"{name}: {len(made['gates']) - len(failed)} of {len(made['gates'])} gates passed")
+            if failed:
+                show_rows(f"Gates of {name} that failed", failed, as_json=False)
+        comparison.show(result["evaluation"], as_json=False)
+    finish(Path(result["report"]), "ringflow demo --train" if not training else "ringflow train --help")
+    return int(not result["ok"])
+
+
+def _train_settings(preset: str | None, overrides: tuple[str, ...], run: Path | None) -> TrainSettings:
+    """The settings asked for; without a preset those of the run that is there, if there is one."""
+    from ringflow.recipes.runs import settings_of
+    from ringflow.train.settings import TrainSettings
+
+    if preset is None and run is not None and (earlier := settings_of(run)):
+        return TrainSettings.resolve(earlier, overrides)
+    return TrainSettings.resolve(preset, overrides)

@@ -1,0 +1,60 @@
+"""Train: from events to a model file, in a folder that `runs` describes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ringflow.base.config import write
+from ringflow.base.log import say
+from ringflow.base.provenance import collect
+from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
+from ringflow.recipes.runs import RUN_FILE, has_checkpoint, settings_of
+from ringflow.recipes.training_data import TrainingData, detector_name, open_training_data, require_data
+from ringflow.recipes.validation import Validation
+from ringflow.train import trainer
+from ringflow.train.checkpoint import refuse_other_settings
+from ringflow.train.device import choose_device
+from ringflow.train.settings import TrainSettings
+
+
+def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+    """Train in a folder, or go on with the training that is there; the result, ready for JSON."""
+    require_data(settings)
+    device = choose_device(settings.compute.device)
+    _prepare(settings, out, overwrite)
+    with open_training_data(settings, device, out) as data:
+        validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
+        if validate is None:
+            say("the data have no true particles: the best network is chosen by its loss, not by its jets")
+        result = trainer.train(
+            _without_workers(settings), data.source, data.validation, validate, out, _card(settings, data)
+        )
+    return {"path": str(out), "device": str(device), **asdict(result)}
+
+
+def _prepare(settings: TrainSettings, out: Path, overwrite: bool) -> None:
+    """Make the folder; one with a training of other settings is left as it is."""
+    prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
+    if has_checkpoint(out) and (before := settings_of(out)):
+        refuse_other_settings(_described(TrainSettings.resolve(before)), _described(settings), out)
+    write_atomic(out / RUN_FILE, json.dumps(collect(settings, {"training": settings.seed}), indent=1) + "\n")
+    write(settings, out / SETTINGS_FILE)
+
+
+def _card(settings: TrainSettings, data: TrainingData) -> dict[str, Any]:
+    """What a model file tells of its origin."""
+    origin = collect(settings, {"training": settings.seed})
+    del origin["settings"]  # the trainer adds them
+    return {"detector": detector_name(settings.detector), "data": data.description, "provenance": origin}
+
+
+def _without_workers(settings: TrainSettings) -> TrainSettings:
+    """The settings without what leaves no trace in a model, so that a training can go on with other workers."""
+    return settings.model_copy(update={"source": settings.source.model_copy(update={"workers": 1})})
+
+
+def _described(settings: TrainSettings) -> dict[str, Any]:
+    return _without_workers(settings).model_dump(mode="json")

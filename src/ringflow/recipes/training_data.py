@@ -1,0 +1,157 @@
+"""Where a training gets its events: datasets on disk, or the simulation running beside it.
+
+`data` is a list of dataset folders, separated by commas, or `sim:` and names of samples. Validation events are never trained
+on: the `valid` split of datasets, or a stream of simulated events with a seed of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringflow.base.errors import DatasetError, UsageError
+from ringflow.data.chunks import DatasetChunks, describe, training_columns
+from ringflow.data.read import Dataset
+from ringflow.elements.batch import ElementBatch, join
+from ringflow.elements.build import from_block
+from ringflow.evaluate.candidates import TRUTH_COLUMNS
+from ringflow.event.block import EventBlock, concatenate
+from ringflow.recipes.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
+from ringflow.recipes.reconstructions import has_truth
+from ringflow.recipes.simulated_chunks import SimulatedChunks, validation_blocks
+from ringflow.sim.detector import Detector
+from ringflow.sim.geometry import load_detector
+from ringflow.sim.samples import sample
+from ringflow.train.settings import TrainSettings
+
+SIMULATED = "sim:"
+_VALIDATION_BLOCK = 50
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a training is fed with."""
+
+    source: DatasetChunks | SimulatedChunks
+    validation: ElementBatch
+    #: The validation events by sample, for figures of jets; empty where there is no truth to compare with.
+    blocks: dict[str, EventBlock]
+    #: For the card of the model.
+    description: list[dict[str, Any]]
+
+
+@contextmanager
+def open_training_data(settings: TrainSettings, device: torch.device, folder: Path) -> Iterator[TrainingData]:
+    """The events of a training, until the context is left; `folder` takes what a dataset that cannot be written to may not."""
+    if not settings.data.startswith(SIMULATED):
+        data = _from_datasets(settings, folder)
+        try:
+            yield data
+        finally:
+            data.source.close()
+        return
+    workers = start_workers(settings.source.workers)
+    try:
+        data = _simulated(settings, device, workers)
+        try:
+            yield data
+        finally:
+            workers.shutdown(cancel_futures=True)  # first, or the source would wait for all that was begun
+            data.source.close()
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+def require_data(settings: TrainSettings) -> None:
+    """Refuse data that does not exist, before anything is made."""
+    if settings.data.startswith(SIMULATED):
+        for name in _names(settings.data.removeprefix(SIMULATED)):
+            sample(name)
+        load_detector(settings.detector)
+    else:
+        for path in _names(settings.data):
+            Dataset(path)
+
+
+def _simulated(settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor) -> TrainingData:
+    names = _names(settings.data.removeprefix(SIMULATED))
+    source, calorimeter = settings.source, settings.model.calorimeter
+    size = min(source.block_events, max(source.chunk_events // len(names), 1))
+    training = [Stream(name, settings.detector, stream_seed(settings.seed, TRAINING, name), size) for name in names]
+    detector = None if device.type == "cpu" else Detector(load_detector(settings.detector), str(device))
+    chunks = SimulatedChunks(
+        training,
+        workers,
+        calorimeter=calorimeter,
+        chunk_events=source.chunk_events,
+        detector=detector,
+    )
+    share = -(-settings.length.validation_events // len(names))
+    size = min(_VALIDATION_BLOCK, share)  # simulated on cores, so in blocks small enough for all of them
+    fresh = [Stream(name, settings.detector, stream_seed(settings.seed, VALIDATION, name), size) for name in names]
+    blocks = validation_blocks(fresh, share, workers, calorimeter)
+    elements = [from_block(block, calorimeter, with_targets=True) for block in blocks.values()]
+    described = [{"simulated": stream.sample, "detector": stream.detector, "seed": stream.seed} for stream in training]
+    return TrainingData(chunks, join(elements), blocks, described)
+
+
+def _from_datasets(settings: TrainSettings, folder: Path) -> TrainingData:
+    datasets = [Dataset(path) for path in _names(settings.data)]
+    source, calorimeter = settings.source, settings.model.calorimeter
+    writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
+    chunks = DatasetChunks(
+        datasets,
+        detector=detector_name(settings.detector),
+        calorimeter=calorimeter,
+        chunk_events=source.chunk_events,
+        seed=settings.seed,
+        threads=source.workers,
+        cache=None if writable else folder / "cache",
+    )
+    share = -(-settings.length.validation_events // len(datasets))
+    blocks: dict[str, EventBlock] = {}
+    for dataset in datasets:
+        blocks[_free_name(dataset.manifest.sample, blocks)] = _valid_events(dataset, calorimeter, share)
+    elements = [from_block(block, calorimeter, with_targets=True) for block in blocks.values()]
+    known = blocks if all(map(has_truth, datasets)) else {}
+    return TrainingData(chunks, join(elements), known, [describe(dataset) for dataset in datasets])
+
+
+def _valid_events(dataset: Dataset, calorimeter: str, events: int) -> EventBlock:
+    """The first events of the `valid` split."""
+    truth = TRUTH_COLUMNS if has_truth(dataset) else ()
+    columns = dict.fromkeys([*training_columns(dataset, calorimeter), *truth])
+    blocks, left = [], events
+    for block in dataset.events("valid", list(columns)):
+        blocks.append(block.take(0, min(len(block), left)))
+        left -= len(blocks[-1])
+        if not left:
+            break
+    if not blocks:
+        raise DatasetError(f"{dataset.path} has no events in split 'valid'; make more than its {len(dataset)} events")
+    return concatenate(blocks)
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"no data in {text!r}; give data=FOLDER of a dataset, or data=sim:ttbar,qq")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{twice!r} is twice in the data; name it once")
+    return names
+
+
+def detector_name(detector: str) -> str:
+    """Name of a detector that is given by its name or its file."""
+    return load_detector(detector).name if detector.endswith(".toml") else detector
+
+
+def _free_name(name: str, taken: dict[str, Any]) -> str:
+    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)

@@ -1,0 +1,203 @@
+"""The recipe and its command: a run in a folder, gone on with, refused where it would spoil something."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+from fake_events import contents, write_fake_dataset
+
+from ringflow.base.config import Settings, preset_names
+from ringflow.data.outside import write_dataset
+from ringflow.data.read import Dataset
+from ringflow.models.file import load_model
+from ringflow.recipes.runs import has_checkpoint, settings_of
+from ringflow.recipes.train import train
+from ringflow.train.settings import TrainSettings
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "how-to" / "train.md"
+SMALL = (
+    "model.width=16",
+    "model.layers=1",
+    "model.heads=2",
+    "model.hidden=16",
+    "length.events=60",
+    "length.validate_every=30",
+    "length.validation_events=4",
+    "compute.batch_elements=100",
+    "compute.device=cpu",
+)
+
+Command = Callable[..., Any]
+
+
+def settings(dataset: Path, *overrides: str) -> TrainSettings:
+    return TrainSettings.resolve(None, [f"data={dataset}", "detector=fake", *SMALL, *overrides])
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write_fake_dataset(tmp_path / "dataset", events=40)
+
+
+def assert_one_line(done: Any, code: int, expected: str) -> None:
+    assert done.code == code
+    assert done.stderr.startswith("ringflow: error: ")
+    assert done.stderr.count("\n") == 1
+    assert expected in done.stderr
+
+
+def test_a_run_holds_the_model_its_settings_and_its_origin(dataset: Path, tmp_path: Path) -> None:
+    asked = settings(dataset)
+    result = train(asked, tmp_path / "run")
+    assert result["events"] >= 60
+    assert result["device"] == "cpu"
+    assert "particle_f1" in result["best"]
+    loaded = load_model(Path(result["model"]))
+    assert loaded.card["detector"] == "fake"
+    assert loaded.card["data"][0]["sample"] == "fake"
+    assert loaded.card["settings"]["model"]["width"] == 16
+    assert loaded.card["provenance"]["seeds"] == {"training": 1}
+    assert str(tmp_path) not in json.dumps({**loaded.card, "settings": None})
+    assert TrainSettings.resolve(settings_of(tmp_path / "run")) == asked
+    assert has_checkpoint(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["data"] == str(dataset)
+
+
+def test_a_run_goes_on_with_other_workers_but_not_with_another_network(
+    dataset: Path, tmp_path: Path, command: Command
+) -> None:
+    run = tmp_path / "run"
+    train(settings(dataset, "length.events=30"), run)
+    longer = train(settings(dataset, "source.workers=2"), run)
+    assert longer["events"] >= 60
+    kept = contents(run)
+    words = [f"data={dataset}", "detector=fake", *SMALL, "model.width=32"]
+    assert_one_line(command("train", *words, "--out", run), 2, "has model.width=16, not 32")
+    assert contents(run) == kept
+
+
+def test_a_run_remembers_its_settings(dataset: Path, tmp_path: Path, command: Command) -> None:
+    run = tmp_path / "run"
+    train(settings(dataset, "length.events=30"), run)
+    done = command("train", "length.events=60", "--out", run, "--json")
+    assert done.code == 0
+    assert json.loads(done.stdout)["events"] >= 60
+    assert f"made: {run / 'model.safetensors'}" in done.stderr
+    assert done.stderr.splitlines()[-1] == f"next: ringflow evaluate DATASET --model {run / 'model.safetensors'}"
+    done = command("train", "--out", run)
+    assert done.code == 0
+    assert "is finished" in done.stderr
+
+
+def test_overwrite_starts_anew_but_never_what_is_no_run(dataset: Path, tmp_path: Path, command: Command) -> None:
+    run = tmp_path / "run"
+    train(settings(dataset), run)
+    (run / "mine").write_text("x")
+    anew = train(settings(dataset, "length.events=30"), run, overwrite=True)
+    assert anew["events"] < 60
+    assert not (run / "mine").exists()
+    before = contents(dataset)
+    words = [f"data={dataset}", "detector=fake", *SMALL]
+    done = command("train", *words, "--out", dataset, "--overwrite")
+    assert_one_line(done, 2, "holds files that ringflow did not make")
+    assert contents(dataset) == before
+
+
+def test_without_true_particles_the_loss_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    number = 20
+    source = Dataset(write_fake_dataset(tmp_path / "dataset", events=number)).to_awkward()
+    path = tmp_path / "outside"
+    targets = {field: source.target[field] for field in source.target.fields}
+    tracks = {field: source.track[field] for field in source.track.fields if field != "particle"}
+    write_dataset(path, detector="fake", tracks=ak.zip(tracks), clusters=source.cluster, targets=ak.zip(targets))
+    result = train(settings(path), tmp_path / "run")
+    assert "chosen by its loss" in capsys.readouterr().err
+    assert "loss" in result["best"]
+    assert "jet_median" not in result["best"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["data=nowhere"], 1, "no dataset at nowhere"),
+        (["data=sim:ttbat"], 2, "did you mean 'ttbar'?"),
+        (["data=sim:ttbar", "detector=clicc"], 2, "did you mean 'clic'?"),
+        (["detector=clic"], 2, "of the detector 'fake', the training is for 'clic'"),
+        (["compute.device=abacus"], 2, "compute.device=abacus cannot be used here"),
+        (["model.widht=3"], 2, "did you mean 'model.width'?"),
+        (["length.events=0"], 2, "length.events=0"),
+        (["compute.batch_elements=2"], 2, "more than compute.batch_elements=2"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    dataset: Path, tmp_path: Path, command: Command, words: list[str], code: int, expected: str
+) -> None:
+    done = command("train", f"data={dataset}", "detector=fake", *SMALL, *words, "--out", tmp_path / "run")
+    assert_one_line(done, code, expected)
+
+
+def test_a_dataset_of_another_schema_is_one_line(dataset: Path, tmp_path: Path, command: Command) -> None:
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    (dataset / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}))
+    done = command("train", f"data={dataset}", "detector=fake", "--out", tmp_path / "run")
+    assert_one_line(done, 1, "has schema version 99, this ringflow reads 1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_preset_is_named_or_the_names_are_said(command: Command, tmp_path: Path) -> None:
+    assert "clic_tiny" in preset_names()
+    assert TrainSettings.resolve("clic_tiny").detector == "clic"
+    assert_one_line(
+        command("train", "clic_tyni", "--out", tmp_path / "run"), 2, "no settings file or preset 'clic_tyni'"
+    )
+
+
+def test_config_shows_the_settings_of_a_training(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    done = command("config", "--train", "--settings", "clic_tiny", "model.layers=2", "--out", file, "--json")
+    shown = json.loads(done.stdout)["settings"]
+    assert shown == TrainSettings.resolve("clic_tiny", ["model.layers=2"]).model_dump(mode="json")
+    assert TrainSettings.resolve(file).model.layers == 2
+    assert f"next: ringflow train {file} --out runs/first" in done.stderr
+    assert "batch_elements" in command("config", "--train").stderr
+
+
+def fields_of(section: type[Settings], prefix: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            yield from fields_of(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_the_documentation_names_every_setting() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("## Settings")[2]
+    named = re.findall(r"`([a-z_.]+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)))
+    assert sorted(named) == sorted(fields_of(TrainSettings))
+
+
+def test_the_documented_use_works(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_fake_dataset(tmp_path / "data" / "ttbar")
+    train(settings(dataset), tmp_path / "runs" / "first")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec("".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)), names)
+    assert names["candidates"].counts.tolist()
+    assert names["session"].card["data"][0]["sample"] == "fake"
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "train_a_network.py"), run_name="__main__")
+    assert re.search(r"^event 9: [1-9]\d* candidates$", capsys.readouterr().out, flags=re.MULTILINE)
