@@ -1,4 +1,4 @@
-"""Perfect particle flow: true associations, measured energies. The bound no algorithm on this detector passes."""
+"""Perfect particle flow: true associations, measured energies: what is left to win beyond it is a better estimate of energies."""
 
 from __future__ import annotations
 

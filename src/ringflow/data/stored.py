@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ringflow.base.rundir import atomic_path
+from ringflow.base.rundir import write_atomic
 from ringflow.elements.batch import ElementBatch, ElementTargets
 
 #: To be raised when the meaning of a stored column changes under the same name.
@@ -59,6 +59,5 @@ def stored(path: Path, make: Callable[[], ElementBatch]) -> ElementBatch:
     except (OSError, SafetensorError, KeyError):
         batch = make()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        save_file({name: column.contiguous() for name, column in to_tensors(batch).items()}, temporary)
+    write_atomic(path, save({name: column.contiguous() for name, column in to_tensors(batch).items()}))
     return batch

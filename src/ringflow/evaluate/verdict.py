@@ -106,7 +106,7 @@ def _score(challenger: str, reference: str, findings: Sequence[Finding]) -> str:
     who, whom = _capital(display_name(challenger)), display_name(reference)
     total = f"{len(tones)} metrics"
     if reference == "perfect":
-        return f"{who} falls short of {whom}, the bound of the detector, in {worse} of {total}."
+        return f"{who} falls short of {whom}, which knows the true associations, in {worse} of {total}."
     if len(tones) in (better, worse):
         return f"{who} is {'better' if better else 'worse'} than {whom} in all {total}."
     rest = f"; {undecided} cannot be told apart." if undecided else "."

@@ -16,10 +16,10 @@ from typing import Any
 import pydantic
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from ringflow.base.errors import InputFileError
-from ringflow.base.rundir import atomic_path
+from ringflow.base.rundir import write_atomic
 from ringflow.elements.features import feature_names
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
@@ -49,8 +49,7 @@ def save_model(path: Path, model: Model, *, threshold: float = 0.5, card: Mappin
         "card": dict(card or {}),
     }
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    with atomic_path(path) as temporary:
-        save_file(weights, temporary, metadata={_METADATA_KEY: json.dumps(record, allow_nan=False)})
+    write_atomic(path, save(weights, metadata={_METADATA_KEY: json.dumps(record, allow_nan=False)}))
 
 
 def load_model(path: Path) -> LoadedModel:
