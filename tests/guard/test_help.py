@@ -15,8 +15,10 @@ from ringflow.cli import app
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 COMMANDS = {
     "bench baseline",
+    "bench loader",
     "bench model",
     "bench simulate",
+    "bench train",
     "calibrate",
     "check",
     "config",

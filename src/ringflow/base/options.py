@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -14,7 +14,7 @@ Count = Annotated[int, Parameter(validator=Number(gte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0), help="The same seed gives the same events.")]
 Workers = Annotated[Count, Parameter(help="Processes to use; the result does not depend on it.")]
 Detector = Annotated[str, Parameter(help="Name of a detector; `ringflow config` lists them.")]
-Device = Annotated[Literal["cpu", "cuda"], Parameter(help="Where the detector is simulated.")]
+Device = Annotated[str, Parameter(help="Where the detector is simulated: `cpu`, or an accelerator as torch calls it.")]
 Overrides = Annotated[str, Parameter(help="Any setting as section.field=value.")]
 Start = Annotated[Path, Parameter(name="--settings", help="Settings file to start from, as every dataset holds one.")]
 SettingsFile = Annotated[Path, Parameter(help="Write the resolved settings into this file.")]

@@ -1,4 +1,4 @@
-"""Perfect particle flow: true associations, measured energies: what is left to win beyond it is a better estimate of energies."""
+"""Perfect particle flow: true associations, measured energies. Beyond it only a better estimate of energies wins."""
 
 from __future__ import annotations
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
-from ringflow.base.options import Count, Detector, Device, Json, Several, Workers
+from ringflow.base.options import Count, DatasetFolder, Detector, Device, Json, Overrides, Several, Workers
 from ringflow.base.output import finish, print_json, show_summary
+
+Seconds = Annotated[float, Parameter(validator=Number(gt=0), help="How long to time the training.")]
 
 bench = App(name="bench", help="Time a part of the software on this machine.")
 
@@ -67,3 +70,53 @@ def bench_model(
     for note in result["notes"]:
         say(note)
     finish(None, "ringflow bench model --backbones graph kernel --json")
+
+
+@bench.command(name="train")
+def bench_train(
+    *,
+    backbone: Annotated[str, Parameter(help="attention, kernel, graph or mlp.")] = "attention",
+    width: Annotated[Count, Parameter(help="Numbers per element inside the network.")] = 128,
+    layers: Annotated[Count, Parameter(help="Layers of the backbone.")] = 6,
+    heads: Annotated[Count, Parameter(help="Heads of a layer.")] = 4,
+    hidden: Annotated[Count, Parameter(help="Width inside a feed-forward part.")] = 512,
+    elements: Annotated[Count, Parameter(help="Elements per event.")] = 128,
+    batch_elements: Annotated[Count, Parameter(help="Elements per batch.")] = 16_384,
+    seconds: Seconds = 10.0,
+    device: Annotated[str, Parameter(help="Name of a torch device; auto is the accelerator found, else cpu.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Time the training of a network on random elements, its inference, and the making of its batches."""
+    from ringflow.models.settings import ModelSettings
+
+    shape = {"backbone": backbone, "width": width, "layers": layers, "heads": heads, "hidden": hidden}
+    settings = ModelSettings.resolve(None, [f"{name}={value}" for name, value in shape.items()])
+
+    from ringflow.bench import train as timing
+
+    result = timing.run(settings, elements, batch_elements, seconds, device)
+    shown = result if as_json else {name: value for name, value in result.items() if name != "settings"}
+    show_summary("Training speed", shown, as_json=as_json)
+    finish(None, "ringflow bench loader DATASET")
+
+
+@bench.command(name="loader")
+def bench_loader(
+    dataset: DatasetFolder,
+    /,
+    *overrides: Overrides,
+    preset: Annotated[str, Parameter(help="Preset or settings file of the training to keep up with.")] = "clic_tiny",
+    seconds: Seconds = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Time the loading of a dataset, and compare it with what a training on the CPU consumes."""
+    from ringflow.base.log import say
+    from ringflow.bench import loader as timing
+
+    result = timing.run(dataset, preset, overrides, seconds)
+    show_summary("Loading and training", result, as_json=as_json)
+    ratio = result["load_over_train"]
+    say(
+        f"loading over training: {ratio['first_epoch']:.1f} in the first epoch, {ratio['later_epochs']:.1f} in later ones"
+    )
+    finish(None, f"ringflow train {preset} data={dataset} --out runs/first")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ringflow.base.errors import UsageError
 from ringflow.base.memory import keep_freed_memory
 from ringflow.bench.record import hardware
+from ringflow.infer import shipped
 from ringflow.models.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ringflow.models.model import Model
 
 SHIPPED = "shipped"
-SHIPPED_FILE = Path(__file__).parent.parent / "weights" / "clic.safetensors"
 BACKBONES = ("graph", "kernel", "attention", "mlp", SHIPPED)
 ELEMENTS = (128, 256, 512, 1024, 4096, 8192, 16_384, 50_000)
 #: The exponents are fitted between these numbers of elements, if at least three were measured.
@@ -45,9 +45,9 @@ def run(backbones: Sequence[str] = (), elements: Sequence[int] = ()) -> dict[str
         raise UsageError(f"no backbone named {unknown[0]!r}; choose from {', '.join(BACKBONES)}")
     notes = ["attention is quadratic: by default up to 16,384 elements"] if not elements else []
     names = list(backbones or BACKBONES)
-    if SHIPPED in names and not SHIPPED_FILE.is_file():
+    if SHIPPED in names and not shipped.is_there():
         names.remove(SHIPPED)
-        notes.append(f"no shipped model at {SHIPPED_FILE.name}: not measured")
+        notes.append(f"no shipped model at {shipped.MODEL.name}: not measured")
     rows = [_measured_apart(name, count) for name in names for count in elements or _elements_of(name)]
     return {
         "benchmark": "model",
@@ -142,7 +142,7 @@ def _network(backbone: str) -> Model:
     from ringflow.models.model import Model
 
     if backbone == SHIPPED:
-        return load_model(SHIPPED_FILE).model
+        return load_model(shipped.MODEL).model
     torch.manual_seed(1)
     return Model(ModelSettings.model_validate({"backbone": backbone, "activation": "relu"})).eval()
 
@@ -150,7 +150,7 @@ def _network(backbone: str) -> Model:
 def _shipped_backbone() -> str:
     from ringflow.models.file import load_model
 
-    return load_model(SHIPPED_FILE).model.settings.backbone
+    return load_model(shipped.MODEL).model.settings.backbone
 
 
 def peak_megabytes(work: Callable[[], object]) -> float:

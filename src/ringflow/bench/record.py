@@ -25,7 +25,9 @@ def hardware(device: str) -> dict[str, Any]:
     if device != "cpu":
         import torch
 
-        described["accelerator"] = torch.cuda.get_device_name()
+        # Most kinds of accelerators can say what they are called; one that cannot is known by its kind.
+        name_of = getattr(torch.get_device_module(device), "get_device_name", None)
+        described["accelerator"] = name_of() if name_of else device
     return described
 
 

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.errors import UsageError
 from ringflow.bench.record import hardware
 from ringflow.recipes.simulate import SimulatedBlocks, simulate
 from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
@@ -75,27 +74,24 @@ def _stages(settings: SimulateSettings, blocks: int = 4) -> dict[str, float]:
 
 
 def _on_device(events: int, detector: str, device: str) -> dict[str, Any]:
-    import torch
-
     from ringflow.sim.detector import Detector
     from ringflow.sim.geometry import load_detector
     from ringflow.sim.samples import make_generator
+    from ringflow.train.device import choose_device, peak_memory, synchronize
 
-    if not torch.cuda.is_available():
-        raise UsageError(f"device '{device}' is not available on this machine; use --device cpu")
+    place = choose_device(device)
     geometry = load_detector(detector)
     generator = make_generator(GeneratorSettings(sample=SAMPLE, seed=_SEED), *geometry.tracker_cylinder)
     count = max(1, events // GPU_BLOCK_EVENTS)
     blocks = [generator.generate(index * GPU_BLOCK_EVENTS, GPU_BLOCK_EVENTS) for index in range(count)]
     simulator = Detector(geometry, device)
     simulator.simulate(blocks[0], 0)  # allocations and kernel loading stay out of the number
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
+    synchronize(place)
     start = time.perf_counter()
     hits = 0
     for seed, block in enumerate(blocks):
         hits += len(simulator.simulate(block, seed).collections["hit"].event)
-    torch.cuda.synchronize()
+    synchronize(place)
     seconds = time.perf_counter() - start
     total = count * GPU_BLOCK_EVENTS
     return {
@@ -103,5 +99,5 @@ def _on_device(events: int, detector: str, device: str) -> dict[str, Any]:
         "block_events": GPU_BLOCK_EVENTS,
         "events_per_second": round(total / seconds, 1),
         "mean_hits": round(hits / total, 1),
-        "peak_gpu_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1),
+        "peak_gpu_mb": round(peak_memory(place) / 2**20, 1),
     }

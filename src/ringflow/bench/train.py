@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ringflow.base.errors import UsageError
 from ringflow.bench.record import hardware
 from ringflow.elements.batch import CLUSTER, TRACK, ElementBatch, ElementTargets
 from ringflow.elements.features import feature_names
@@ -32,6 +33,11 @@ _CHUNK_BATCHES = 32
 
 def run(model: ModelSettings, num_elements: int, batch_elements: int, seconds: float, device: str) -> dict[str, Any]:
     """Events per second of training, of inference and of loading, and the share of padding."""
+    if num_elements > batch_elements:
+        raise UsageError(
+            f"an event of {num_elements} elements does not fit into a batch of {batch_elements}; "
+            f"try --batch-elements {8 * num_elements}"
+        )
     settings = TrainSettings(
         model=model,
         source=SourceSettings(reuse=1_000_000),
@@ -42,7 +48,7 @@ def run(model: ModelSettings, num_elements: int, batch_elements: int, seconds: f
     chunk = random_chunk(num_elements, max(_CHUNK_BATCHES * batch_elements // num_elements, 4)).to(place)
     network = Model(model).to(place)
     network.embedding.fit(chunk.features_NF)
-    training = _training(settings, network, chunk, place, seconds)
+    training = train_rate(settings, network, chunk, place, seconds)
     return {
         "benchmark": "train",
         "backbone": model.backbone,
@@ -52,7 +58,7 @@ def run(model: ModelSettings, num_elements: int, batch_elements: int, seconds: f
         "device": str(place),
         **training,
         "infer_events_per_second": _inference(settings, network, chunk, place, seconds / 2),
-        "load_events_per_second": _loading(settings, chunk, place, seconds / 2),
+        "load_events_per_second": load_rate(settings, chunk, place, seconds / 2)["events_per_second"],
         "peak_mb": round(peak_memory(place) / 2**20, 1),
         "settings": settings.model_dump(mode="json"),
         **hardware(place.type),
@@ -103,9 +109,10 @@ def _feed(settings: TrainSettings, chunk: ElementBatch, device: torch.device) ->
     return Feed(_Chunk(chunk), budget=budget, reuse=settings.source.reuse, seed=settings.seed, device=device)
 
 
-def _training(
+def train_rate(
     settings: TrainSettings, model: Model, chunk: ElementBatch, device: torch.device, seconds: float
 ) -> dict[str, Any]:
+    """Events per second of training on the events of a chunk, and the share of padding; the network learns from it."""
     step = TrainingStep(model, settings, device)
     feed = _feed(settings, chunk, device)
     done = {"steps": 0, "computed": 0, "real": 0}
@@ -142,9 +149,20 @@ def _inference(
     return _rate(once, device, seconds)
 
 
-def _loading(settings: TrainSettings, chunk: ElementBatch, device: torch.device, seconds: float) -> float:
+def load_rate(settings: TrainSettings, chunk: ElementBatch, device: torch.device, seconds: float) -> dict[str, float]:
+    """Events and batches per second taken out of a chunk, without a network behind them."""
     feed = _feed(settings, chunk, device)
-    return _rate(lambda: feed.next(0).num_events, device, seconds)
+    done = {"batches": 0, "events": 0}
+
+    def once() -> int:
+        events = feed.next(0).num_events
+        done["batches"] += 1
+        done["events"] += events
+        return events
+
+    rate = _rate(once, device, seconds)
+    per_event = done["batches"] / done["events"]
+    return {"events_per_second": rate, "batches_per_second": round(rate * per_event, 1)}
 
 
 def _rate(once: Callable[[], int], device: torch.device, seconds: float) -> float:

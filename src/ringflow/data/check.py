@@ -1,4 +1,4 @@
-"""Check a dataset: about forty gates, streamed shard by shard."""
+"""Check a dataset: about fifty gates, streamed shard by shard."""
 
 from __future__ import annotations
 

@@ -23,6 +23,13 @@ _PLAUSIBLE = {
 _HITS_PER_GEV = {"ttbar": Limits(10, 60), "collision": Limits(5, 100), "other": Limits(0, 10000)}
 _EMPTY_FRACTION = {"ttbar": NONE, "collision": Limits(0, 0.05), "other": Limits(0, 0.5)}
 
+#: A part over the whole; sums of float32 numbers agree to a ten-thousandth.
+_SHARE = Limits(0, 1.0001)
+#: How far from the collision (mm) a calorimeter can be, in any detector.
+_IN_A_CALORIMETER = Limits(100, 2e4)
+#: Energies below this (GeV) are compared as if they had it.
+_SMALL_ENERGY = 1e-6
+
 
 def object_gates(manifest: Manifest) -> list[Gate]:
     """Values in range, and as many objects as the sample should have."""
@@ -36,6 +43,7 @@ def object_gates(manifest: Manifest) -> list[Gate]:
         EveryValue("labels", (), Limits(0, _LAST_CLASS), _every("label", ("particle", "candidate"))),
         EveryValue("target labels", (), Limits(1, _LAST_CLASS), _every("label", ("target", "hit_target"))),
         EveryValue("hit subsystems", ("hit_subsystem",), Limits(0, len(SUBSYSTEMS) - 1), _values("hit_subsystem")),
+        *_shape_gates(),
         *_multiplicity_gates(_kind(manifest)),
         Duplicates(),
     ]
@@ -48,6 +56,22 @@ def _kind(manifest: Manifest) -> str:
     if not simulated or manifest.sample == "gamma_gamma" or manifest.sample.startswith("gun_"):
         return "other"
     return manifest.sample if manifest.sample in _PLAUSIBLE else "collision"
+
+
+def _shape_gates() -> Iterator[Gate]:
+    """The finer columns of clusters; data that is older than they are, or of another detector, has none of them."""
+    for part in ("front", "peak"):
+        needs = (f"cluster_{part}_energy", "cluster_ecal_energy")
+        yield EveryValue(f"cluster {part} energy over ECAL energy", needs, _SHARE, _share_of_ecal(f"{part}_energy"))
+    for part in ("ecal", "hcal"):
+        name = f"cluster_{part}_width"
+        yield EveryValue(f"cluster {part.upper()} width [mm]", (name,), Limits(0, 1e4), _values(name))
+    for part, what in (("ecal", "ECAL centre"), ("peak", "peak")):
+        point = tuple(f"cluster_{part}_{axis}" for axis in "xyz")
+        yield EveryValue(f"cluster {what} from the origin [mm]", point, _IN_A_CALORIMETER, _distance(part))
+    for angle in ("phi", "theta"):
+        name = f"cluster_slope_{angle}"
+        yield EveryValue(f"cluster slope in {angle}", (name,), Limits(-1e3, 1e3), _values(name))
 
 
 def _multiplicity_gates(kind: str) -> Iterator[Gate]:
@@ -69,6 +93,21 @@ def _every(name: str, collections: tuple[str, ...]) -> Callable[[EventBlock], Va
     def measure(block: EventBlock) -> Values:
         having = [part for part in collections if part in block and name in block[part].columns]
         return np.concatenate([column(block, part, name) for part in having] or [np.zeros(0)])
+
+    return measure
+
+
+def _share_of_ecal(name: str) -> Callable[[EventBlock], Values]:
+    """A part of the energy in the electromagnetic calorimeter, over all of it."""
+    return lambda block: (
+        column(block, "cluster", name) / np.maximum(column(block, "cluster", "ecal_energy"), _SMALL_ENERGY)
+    )
+
+
+def _distance(part: str) -> Callable[[EventBlock], Values]:
+    def measure(block: EventBlock) -> Values:
+        x, y, z = (column(block, "cluster", f"{part}_{axis}").astype(np.float64) for axis in "xyz")
+        return np.sqrt(x**2 + y**2 + z**2)
 
     return measure
 

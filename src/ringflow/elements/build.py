@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ringflow.base.errors import DatasetError
 from ringflow.elements.batch import KINDS, TRACK, ElementBatch, ElementTargets
 from ringflow.elements.features import FEATURES, Columns, feature_names, features_of, needed_columns
 from ringflow.event.block import EventBlock
@@ -20,12 +21,14 @@ _MOMENTUM = ("px", "py", "pz", "energy")
 def from_block(block: EventBlock, calorimeter: str = "cluster", *, with_targets: bool = False) -> ElementBatch:
     """Elements of a block of numpy columns: tracks and `calorimeter` objects (`cluster` or `hit`)."""
     names = ["track", calorimeter, *([target_collection(calorimeter)] if with_targets else [])]
-    wanted = needed_columns(("track", calorimeter), {name: tuple(block[name].columns) for name in names})
+    present = {name: tuple(block[name].columns) if name in block else () for name in names}
+    wanted = needed_columns(("track", calorimeter), present)
+    if with_targets:
+        wanted[names[-1]] = _present_target_columns(calorimeter, present[names[-1]])
     columns, counts = {}, {}
     for name in names:
         part = block[name]
-        chosen = wanted.get(name, tuple(part.columns))
-        columns[name] = {column: torch.from_numpy(np.ascontiguousarray(part[column])) for column in chosen}
+        columns[name] = {column: torch.from_numpy(np.ascontiguousarray(part[column])) for column in wanted[name]}
         counts[name] = torch.from_numpy(part.counts)
     return build(columns, counts, calorimeter, with_targets=with_targets)
 
@@ -70,6 +73,14 @@ def target_columns(calorimeter: str) -> tuple[str, ...]:
     return ("label", "charge", *_MOMENTUM, "track", calorimeter)
 
 
+def _present_target_columns(calorimeter: str, present: Sequence[str]) -> tuple[str, ...]:
+    if lacking := next((name for name in target_columns(calorimeter) if name not in present), None):
+        raise DatasetError(
+            f"the {target_collection(calorimeter)} collection has no column {lacking!r}; give events with truth"
+        )
+    return target_columns(calorimeter)
+
+
 def _offsets(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
@@ -110,15 +121,3 @@ def _targets(
     charge[row] = columns["charge"].long()
     momentum[row] = torch.stack([columns[name].float() for name in _MOMENTUM], dim=1)
     return ElementTargets(label, charge, momentum)
-
-
-def without(
-    batch: ElementBatch, groups: Sequence[str | None], dropped_BG: Tensor, names: Sequence[str]
-) -> ElementBatch:
-    """The batch with some groups of features missing in some events: `dropped_BG` says which of `names`, per event."""
-    from dataclasses import replace
-
-    column = torch.tensor([names.index(group) if group in names else -1 for group in groups], device=dropped_BG.device)
-    dropped_BF = torch.where(column >= 0, dropped_BG[:, column.clamp_min(0)], False)
-    missing_NF = dropped_BF[batch.event_N]
-    return replace(batch, features_NF=batch.features_NF.masked_fill(missing_NF, torch.nan))

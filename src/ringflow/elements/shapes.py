@@ -71,7 +71,7 @@ def cluster_columns(
         "time": mean(time),
         "front_energy": group_sum(energy * ((subsystem < 2) & (layer < FRONT_LAYERS)), of, count),
         **_parts(seen, position, total, across2),
-        **_peak(seen, position),
+        **_peak(seen),
         **_slopes(seen, position, weight, offset, along),
     }
 
@@ -104,11 +104,11 @@ def _parts(hits: _Hits, centre: Sequence[Tensor], total: Tensor, across2: Tensor
     return columns
 
 
-def _peak(hits: _Hits, centre: Sequence[Tensor]) -> Columns:
+def _peak(hits: _Hits) -> Columns:
     """The strongest hit, of the electromagnetic calorimeter if there is one, and the energy around the line through it."""
     score = torch.where(hits.in_ecal, hits.energy + hits.energy.max(), hits.energy) if len(hits.energy) else hits.energy
     strongest = group_winner(score, hits.of, hits.count)
-    peak = [values[strongest] for values in hits.position] if len(hits.energy) else list(centre)
+    peak = [values[strongest] for values in hits.position]
     length = torch.sqrt(peak[0].square() + peak[1].square() + peak[2].square()).clamp_min(1e-6)
     axis = [(value / length).index_select(0, hits.of) for value in peak]
     x, y, z = hits.position

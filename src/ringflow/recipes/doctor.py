@@ -103,8 +103,10 @@ def devices() -> Finding:
     except Exception:
         return Finding("devices", FAIL, "torch does not import", REINSTALL)
     found = [f"cpu ({torch.get_num_threads()} threads)"]
-    if torch.cuda.is_available():
-        found += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is not None:
+        name_of = getattr(torch.get_device_module(kind), "get_device_name", lambda _: kind.type)
+        found += [f"{kind.type}:{i} ({name_of(i)})" for i in range(torch.accelerator.device_count())]
     return Finding("devices", PASS, ", ".join(found))
 
 

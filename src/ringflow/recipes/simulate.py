@@ -108,23 +108,15 @@ def _generator(settings: SimulateSettings) -> Generator:
 def _resolve(settings: SimulateSettings) -> SimulateSettings:
     """Settings with the number of events filled in; refuses what does not exist."""
     if settings.production.device != "cpu":
-        _require(settings.production.device)
+        from ringflow.train.device import choose_device
+
+        choose_device(settings.production.device)
     available = _generator(settings).num_available
     asked = settings.production.events
     if available is not None and asked is not None and asked > available:
         raise UsageError(f"{settings.generator.hepmc} has {available} events, {asked} were asked for; ask for fewer")
     events = asked or available or DEFAULT_EVENTS
     return settings.model_copy(update={"production": settings.production.model_copy(update={"events": events})})
-
-
-def _require(device: str) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device '{device}' cannot be used here ({reason}); use --device cpu") from None
 
 
 def _request(settings: SimulateSettings) -> Request:

@@ -33,11 +33,11 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cpu") if found is None or found.type in _NOT_BY_ITSELF else found
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).add_(1.0)
+        torch.zeros(1, device=device).add_(1.0).item()
     # What torch raises depends on the device and on what torch was built with.
     except (RuntimeError, AssertionError, ImportError, AttributeError) as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
-        raise UsageError(f"compute.device={name} cannot be used here ({reason}); try compute.device=cpu") from None
+        raise UsageError(f"device '{name}' cannot be used here ({reason}); use the device cpu") from None
     return device
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ringflow.base.errors import UsageError
 from ringflow.bench import model as timing
+from ringflow.infer import shipped
 from ringflow.models.file import save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
@@ -71,11 +72,11 @@ def test_exponents_are_fitted_in_the_range(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_shipped_model_is_measured_if_it_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(timing, "_measured_apart", made_up)
-    monkeypatch.setattr(timing, "SHIPPED_FILE", tmp_path / "clic.safetensors")
+    monkeypatch.setattr(shipped, "MODEL", tmp_path / "clic.safetensors")
     without = timing.run(["shipped"])
     assert without["rows"] == []
     assert "no shipped model" in without["notes"][-1]
-    save_model(timing.SHIPPED_FILE, Model(ModelSettings(width=16, heads=2, layers=1)))
+    save_model(shipped.MODEL, Model(ModelSettings(width=16, heads=2, layers=1)))
     rows = timing.run(["shipped"])["rows"]
     assert {row["backbone"] for row in rows} == {"shipped"}
     assert rows[0]["num_elements"] == 128
@@ -84,9 +85,9 @@ def test_the_shipped_model_is_measured_if_it_is_there(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("short")
 def test_the_shipped_row_is_the_model_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(timing, "SHIPPED_FILE", tmp_path / "clic.safetensors")
+    monkeypatch.setattr(shipped, "MODEL", tmp_path / "clic.safetensors")
     model = Model(ModelSettings(width=16, heads=2, layers=1))
-    save_model(timing.SHIPPED_FILE, model)
+    save_model(shipped.MODEL, model)
     threads = torch.get_num_threads()
     assert timing.measure("shipped", 20)["parameters"] == model.num_parameters
     torch.set_num_threads(threads)

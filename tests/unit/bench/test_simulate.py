@@ -26,5 +26,5 @@ def test_a_production_is_timed_and_the_machine_described(tmp_path: Path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_missing_gpu_is_a_usage_error():
-    with pytest.raises(UsageError, match="device 'cuda' is not available"):
+    with pytest.raises(UsageError, match="device 'cuda' cannot be used here"):
         run(events=10, workers=1, detector="clic", device="cuda")

@@ -51,7 +51,8 @@ def fake_event(number: int, seed: int = 1) -> EventBlock:
     energy = np.bincount(cluster_of_hit, hit["energy"], minlength=len(visible))
     cluster = _random("cluster", len(visible), rng)
     cluster |= {"energy": energy, "ecal_energy": energy, "hcal_energy": 0 * energy, "muon_energy": 0 * energy}
-    cluster |= {"num_hits": hits_per_cluster}
+    cluster |= {"num_hits": hits_per_cluster, "front_energy": 0.3 * energy, "peak_energy": 0.8 * energy}
+    cluster |= {"ecal_width": 5.0 + energy, "hcal_width": 0 * energy, "ecal_x": 1500 + energy, "peak_x": 1520 + energy}
 
     is_charged = charged[visible]
     track_of = np.where(is_charged, np.cumsum(is_charged) - 1, -1)

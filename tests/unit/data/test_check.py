@@ -88,6 +88,20 @@ def lose_a_target(block: EventBlock) -> EventBlock:
         (set_first("particle", "label", 8), "labels"),
         (set_first("target", "label", 0), "target labels"),
         (set_first("hit", "subsystem", 6), "hit subsystems"),
+        (set_first("cluster", "front_energy", -0.1), "cluster front energy over ECAL energy"),
+        (scale("cluster", "front_energy", 3.4), "cluster front energy over ECAL energy"),
+        (set_first("cluster", "ecal_energy", 0), "cluster front energy over ECAL energy"),
+        (scale("cluster", "peak_energy", 1.26), "cluster peak energy over ECAL energy"),
+        (set_first("cluster", "peak_energy", np.nan), "cluster peak energy over ECAL energy"),
+        (set_first("cluster", "ecal_width", -1), "cluster ECAL width [mm]"),
+        (set_first("cluster", "hcal_width", np.inf), "cluster HCAL width [mm]"),
+        (set_first("cluster", "hcal_width", np.nan), "cluster HCAL width [mm]"),
+        (scale("cluster", "ecal_x", 0), "cluster ECAL centre from the origin [mm]"),
+        (set_first("cluster", "ecal_z", 3e4), "cluster ECAL centre from the origin [mm]"),
+        (set_first("cluster", "peak_y", -3e4), "cluster peak from the origin [mm]"),
+        (scale("cluster", "peak_x", 0), "cluster peak from the origin [mm]"),
+        (set_first("cluster", "slope_phi", 2e3), "cluster slope in phi"),
+        (set_first("cluster", "slope_theta", -2e3), "cluster slope in theta"),
         (set_first("track", "particle", 99), "indices out of range"),
         (set_first("hit_link", "hit", -2), "indices out of range"),
         (set_first("hit_link", "energy", 1.0), "hit energy against its links"),
@@ -224,6 +238,20 @@ def test_gates_without_their_columns_are_skipped(tmp_path: Path) -> None:
     rows = {row["gate"]: row for row in check(write(tmp_path / "tracks", without))}
     assert rows["target four-momentum"]["ok"]
     assert rows["target four-momentum"]["observed"] == "absent"
+
+
+def test_data_without_the_finer_columns_of_clusters_passes(tmp_path: Path) -> None:
+    """As datasets have it that were made before there were such columns."""
+    block = fake_block(0, 12)
+    clusters = block["cluster"]
+    names = list(clusters.columns)
+    kept = {name: clusters[name] for name in names[: names.index("front_energy")]}
+    older = EventBlock(block.event_number, {**block.collections, "cluster": type(clusters)(clusters.counts, kept)})
+    rows = {row["gate"]: row for row in check(write(tmp_path / "older", older))}
+    assert [gate for gate, row in rows.items() if not row["ok"]] == []
+    absent = {gate for gate, row in rows.items() if row["observed"] == "absent"}
+    assert len(absent) == 8
+    assert all(gate.startswith("cluster ") for gate in absent)
 
 
 def test_a_damaged_manifest_is_a_failure(dataset: Path) -> None:

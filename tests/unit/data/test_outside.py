@@ -167,4 +167,4 @@ def test_the_documented_reading_works(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "outside_data.py"), run_name="__main__")
-    assert "44 of 44 gates passed" in capsys.readouterr().out
+    assert "52 of 52 gates passed" in capsys.readouterr().out

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
 from ringflow.elements.grouping import group_minimum, group_winner
 from ringflow.elements.shapes import cluster_columns, hadronic_scale
@@ -57,3 +61,155 @@ def test_group_winner_takes_the_first_of_equals_and_says_where_there_is_none():
 
 def test_group_minimum():
     assert group_minimum(torch.tensor([4, 2, 7]), torch.tensor([1, 1, 0]), 3).tolist() == [7, 2, 0]
+
+
+FACE = (1500.0, 2307.0)
+LAYERS_IN_FRONT = [0, 0, 40, 40, 100, 100]
+FINE = ["front_energy", "ecal_x", "ecal_y", "ecal_z", "ecal_width", "hcal_width", "peak_energy"]
+FINE += ["peak_x", "peak_y", "peak_z", "slope_phi", "slope_theta"]
+ECAL, ECAL_ENDCAP, HCAL, YOKE = 0, 1, 2, 4
+
+
+def columns_of(*rows: tuple[float, float, float, float, int, int], label: list[int] | None = None):
+    """Columns of clusters of hits given as (energy, x, y, z, subsystem, layer); one cluster unless labelled."""
+    names = ("energy", "x", "y", "z", "subsystem", "layer")
+    given = hits(**{name: [row[at] for row in rows] for at, name in enumerate(names)})
+    label = label or [0] * len(rows)
+    return cluster_columns(given, torch.tensor(label), max(label) + 1, *FACE, LAYERS_IN_FRONT)
+
+
+def point(columns: dict[str, torch.Tensor], part: str, cluster: int = 0) -> list[float]:
+    return [columns[f"{part}_{axis}"][cluster].item() for axis in "xyz"]
+
+
+def test_the_front_is_the_first_ten_layers_of_the_electromagnetic_calorimeter():
+    made = columns_of(
+        (1.0, 1500.0, 0.0, 0.0, ECAL, 0),
+        (2.0, 1530.0, 0.0, 0.0, ECAL, 9),
+        (4.0, 1535.0, 0.0, 0.0, ECAL, 10),
+        (8.0, 1800.0, 0.0, 0.0, HCAL, 0),
+        (16.0, 4000.0, 0.0, 0.0, YOKE, 0),
+        (32.0, 500.0, 0.0, 2310.0, ECAL_ENDCAP, 3),
+        label=[0, 0, 0, 0, 0, 1],
+    )
+    assert made["front_energy"].tolist() == [3.0, 32.0]
+
+
+def test_the_front_of_a_thin_calorimeter_ends_with_it():
+    given = hits(
+        energy=[1.0, 2.0], x=[1500.0, 1530.0], y=[0.0, 0.0], z=[0.0, 0.0], subsystem=[ECAL, HCAL], layer=[4, 0]
+    )
+    made = cluster_columns(given, torch.tensor([0, 0]), 1, *FACE, [0, 0, 5, 5, 20, 20])
+    assert made["front_energy"].tolist() == [1.0]
+
+
+def test_the_electromagnetic_centre_is_that_of_its_hits_else_of_all():
+    made = columns_of(
+        (1.0, 1500.0, 0.0, 0.0, ECAL, 0),
+        (3.0, 1500.0, 40.0, 8.0, ECAL, 0),
+        (4.0, 2000.0, -100.0, 50.0, HCAL, 0),
+        (1.0, 0.0, 2000.0, 0.0, HCAL, 0),
+        (1.0, 0.0, 2100.0, 10.0, HCAL, 3),
+        label=[0, 0, 0, 1, 1],
+    )
+    assert point(made, "ecal", 0) == pytest.approx([1500.0, 30.0, 6.0])
+    assert point(made, "ecal", 1) == pytest.approx([0.0, 2050.0, 5.0])
+
+
+def test_each_calorimeter_has_its_own_width():
+    made = columns_of(
+        (1.0, 1500.0, 10.0, 0.0, ECAL, 0),
+        (1.0, 1500.0, -10.0, 0.0, ECAL, 0),
+        (2.0, 2000.0, 0.0, 50.0, HCAL, 0),
+        (2.0, 2000.0, 0.0, -50.0, HCAL, 0),
+        (5.0, 4000.0, 70.0, 0.0, YOKE, 0),
+        (5.0, 4000.0, -70.0, 0.0, YOKE, 0),
+        (1.0, 0.0, 1500.0, 0.0, ECAL, 0),
+        label=[0, 0, 0, 0, 0, 0, 1],
+    )
+    assert made["ecal_width"].tolist() == pytest.approx([10.0, 0.0], abs=0.05)
+    assert made["hcal_width"].tolist() == pytest.approx([50.0, 0.0], abs=0.05)
+
+
+def test_the_peak_is_the_strongest_electromagnetic_hit_and_what_lies_around_its_line():
+    made = columns_of(
+        (1.0, 1500.0, 14.0, 0.0, ECAL, 0),
+        (2.0, 1500.0, 0.0, 0.0, ECAL, 0),
+        (0.5, 1500.0, 16.0, 0.0, ECAL, 0),
+        (0.7, 1600.0, 0.0, 0.0, ECAL, 20),
+        (9.0, 2000.0, 0.0, 0.0, HCAL, 0),
+        (3.0, 0.0, 2000.0, 0.0, HCAL, 0),
+        (5.0, 0.0, 2000.0, 30.0, HCAL, 0),
+        label=[0, 0, 0, 0, 0, 1, 1],
+    )
+    assert point(made, "peak", 0) == [1500.0, 0.0, 0.0]
+    assert point(made, "peak", 1) == [0.0, 2000.0, 30.0]
+    assert made["peak_energy"].tolist() == pytest.approx([3.7, 0.0])
+
+
+def test_the_strongest_hits_of_other_clusters_do_not_matter():
+    made = columns_of(
+        (1.0, 1500.0, 0.0, 0.0, ECAL, 0),
+        (100.0, 0.0, 1500.0, 0.0, HCAL, 0),
+        (90.0, 1800.0, 0.0, 0.0, HCAL, 0),
+        label=[0, 1, 0],
+    )
+    assert point(made, "peak", 0) == [1500.0, 0.0, 0.0]
+    assert made["peak_energy"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(("tilt", "rise"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (-0.1, 0.4)])
+def test_slopes_say_how_far_a_shower_points_away_from_the_origin(tilt: float, rise: float):
+    steps = (-40.0, 0.0, 40.0)
+    made = columns_of(*((1.0, 1600.0 + step, tilt * step, rise * step, ECAL, 0) for step in steps))
+    assert made["slope_phi"].item() == pytest.approx(tilt, abs=1e-3)
+    assert made["slope_theta"].item() == pytest.approx(-rise, abs=1e-3)  # the polar angle falls as z rises
+
+
+def test_a_single_hit_has_no_slope():
+    made = columns_of((1.0, 1600.0, 300.0, 100.0, ECAL, 0))
+    assert [made[name].item() for name in ("slope_phi", "slope_theta")] == pytest.approx([0.0, 0.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("unclustered", [0, 2])
+def test_without_clustered_hits_every_column_is_there_and_empty(unclustered: int):
+    names = ("energy", "x", "y", "z", "time")
+    given = {name: torch.ones(unclustered) for name in names}
+    given |= {name: torch.zeros(unclustered, dtype=torch.int64) for name in ("subsystem", "layer")}
+    label = torch.full((unclustered,), -1, dtype=torch.int64)
+    made = cluster_columns(given, label, 0, *FACE, LAYERS_IN_FRONT)
+    assert {"energy", "eta", "num_hits", *FINE} <= set(made)
+    assert {len(values) for values in made.values()} == {0}
+
+
+@for_all(seed=st.integers(0, 2**32), angle=st.floats(-math.pi, math.pi))
+def test_clusters_turn_with_their_hits_and_parts_make_the_whole(seed: int, angle: float):
+    generator = torch.Generator().manual_seed(seed)
+    count, clusters = 60, 4
+
+    def uniform(low: float, high: float) -> torch.Tensor:
+        return low + (high - low) * torch.rand(count, generator=generator, dtype=torch.float64)
+
+    radius, phi = uniform(1500.0, 2500.0), uniform(-0.2, 0.2)
+    subsystem = torch.randint(0, 4, (count,), generator=generator)
+    given = {"energy": uniform(0.01, 2.0), "z": uniform(-500.0, 500.0), "time": uniform(5.0, 9.0)}
+    given |= {"subsystem": subsystem, "layer": torch.randint(0, 40, (count,), generator=generator)}
+    label = torch.arange(count) % (clusters + 1) - 1
+
+    def shapes(turn: float) -> dict[str, torch.Tensor]:
+        place = {"x": radius * torch.cos(phi + turn), "y": radius * torch.sin(phi + turn)}
+        return cluster_columns({**given, **place}, label, clusters, *FACE, LAYERS_IN_FRONT)
+
+    before, after = shapes(0.0), shapes(angle)
+    for part in ("", "ecal_", "peak_"):
+        x, y = before[f"{part}x"], before[f"{part}y"]
+        torch.testing.assert_close(after[f"{part}x"], x * math.cos(angle) - y * math.sin(angle))
+        torch.testing.assert_close(after[f"{part}y"], x * math.sin(angle) + y * math.cos(angle))
+    for name in set(before) - {f"{part}{axis}" for part in ("", "ecal_", "peak_") for axis in "xy"} - {"phi"}:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-7, atol=1e-6)
+
+    for name in ("front_energy", "peak_energy"):
+        assert (before[name] >= 0).all()
+        assert (before[name] <= before["ecal_energy"] * (1 + 1e-9)).all()
+    spread = sum(before[f"{part}_energy"] * before[f"{part}_width"].square() for part in ("ecal", "hcal"))
+    torch.testing.assert_close(spread, before["energy"] * before["width_across"].square())

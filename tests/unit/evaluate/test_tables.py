@@ -173,7 +173,10 @@ def test_a_paired_ratio_replaces_that_of_the_intervals(samples: dict[str, dict[s
 def test_the_rules_alone_are_held_against_the_bound(samples: dict[str, dict[str, Any]]) -> None:
     del samples["ttbar"]["reconstructions"]["model"]
     found = verdict(samples)
-    assert found.headline == "Rule-based PF falls short of perfect PF, which knows the true associations, in 6 of 6 metrics."
+    assert (
+        found.headline
+        == "Rule-based PF falls short of perfect PF, which knows the true associations, in 6 of 6 metrics."
+    )
     assert found.findings[0].change.replace("\u00a0", " ") == "2.60 times [2.50, 2.70]"
     assert {finding.gap for finding in found.findings} == {""}
 

@@ -135,7 +135,7 @@ def test_without_true_particles_the_loss_decides(tmp_path: Path, capsys: pytest.
         (["data=sim:ttbat"], 2, "did you mean 'ttbar'?"),
         (["data=sim:ttbar", "detector=clicc"], 2, "did you mean 'clic'?"),
         (["detector=clic"], 2, "of the detector 'fake', the training is for 'clic'"),
-        (["compute.device=abacus"], 2, "compute.device=abacus cannot be used here"),
+        (["compute.device=abacus"], 2, "device 'abacus' cannot be used here"),
         (["model.widht=3"], 2, "did you mean 'model.width'?"),
         (["length.events=0"], 2, "length.events=0"),
         (["compute.batch_elements=2"], 2, "more than compute.batch_elements=2"),
