@@ -31,8 +31,9 @@ FIGURES = {
 LIMITS = (
     "Trained and tested on this package's own fast simulation of a CLIC-like detector, not on full simulation or data.",
     "e+e- collisions at 380 GeV: ttbar and qq; tested on ZH, WW and overlaid events too, on nothing beyond.",
-    "Tracks and clusters as `ringflow simulate` makes them. Groups of features can be missing (each was hidden in 5 % of the "
-    "training events), but a detector without cluster shapes was not tried.",
+    "Tracks and clusters as `ringflow simulate` makes them. Groups of features may be missing (each was hidden in 5 % of the "
+    "training events): without cluster shapes, dE/dx and times it stays near perfect association, with the essential features "
+    "alone it is worse than the rules.",
     "`perfect` (true associations, measured energies) is no bound: a network also calibrates energies by shower shapes.",
     "Momenta and classes are point estimates; there are no uncertainties.",
 )

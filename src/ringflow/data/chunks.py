@@ -62,7 +62,9 @@ class DatasetChunks:
         cache: Path | None = None,
     ) -> None:
         self._calorimeter, self._seed = calorimeter, seed
-        self._parts = [part for dataset in datasets for part in _parts(dataset, detector, calorimeter, cache)]
+        for dataset in datasets:
+            require_learnable(dataset, detector, calorimeter)
+        self._parts = [part for dataset in datasets for part in _parts(dataset, calorimeter, cache)]
         self.num_events = sum(part.events for part in self._parts)
         self._per_epoch = min(max(round(self.num_events / chunk_events), 1), len(self._parts))
         if self.num_events <= chunk_events:
@@ -117,8 +119,23 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     }
 
 
+def require_learnable(dataset: Dataset, detector: str, calorimeter: str) -> None:
+    """Refuse, in one line, a dataset that a training for this detector cannot learn from or be validated with."""
+    if dataset.manifest.detector != detector:
+        raise UsageError(
+            f"{dataset.path} is of the detector {dataset.manifest.detector!r}, the training is for {detector!r}; "
+            f"give detector={dataset.manifest.detector} or another dataset"
+        )
+    training_columns(dataset, calorimeter)
+    for split in ("train", "valid"):
+        if not dataset.manifest.splits[split]:
+            raise DatasetError(
+                f"{dataset.path} has no events in split {split!r}; make more than its {len(dataset)} events"
+            )
+
+
 def training_columns(dataset: Dataset, calorimeter: str) -> tuple[str, ...]:
-    """Names of the columns a training reads; an error in one line if it cannot learn from the dataset."""
+    """Names of the columns a training reads; an error in one line if one is missing."""
     truth = target_collection(calorimeter)
     missing = [name for name in target_columns(calorimeter) if name not in dataset.columns.get(truth, ())]
     if missing:
@@ -134,14 +151,7 @@ def training_columns(dataset: Dataset, calorimeter: str) -> tuple[str, ...]:
     return tuple(parquet_name(collection, column) for collection, columns in wanted.items() for column in columns)
 
 
-def _parts(dataset: Dataset, detector: str, calorimeter: str, cache: Path | None) -> list[_Part]:
-    if dataset.manifest.detector != detector:
-        raise UsageError(
-            f"{dataset.path} is of the detector {dataset.manifest.detector!r}, the training is for {detector!r}; "
-            f"give detector={dataset.manifest.detector} or another dataset"
-        )
-    if not dataset.manifest.splits["train"]:
-        raise DatasetError(f"{dataset.path} has no events in split 'train'; make more than its {len(dataset)} events")
+def _parts(dataset: Dataset, calorimeter: str, cache: Path | None) -> list[_Part]:
     columns = training_columns(dataset, calorimeter)
     what = [STORED_VERSION, feature_names(("track", calorimeter)), columns, dataset.manifest.split_rule.model_dump()]
     key = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]

@@ -65,15 +65,36 @@ def load_model(path: Path) -> LoadedModel:
         raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None
     if metadata is None:
         raise InputFileError(f"{path} holds weights without a description; give a file that `ringflow train` wrote")
-    record = json.loads(metadata)
-    if record.get("format_version") != FORMAT_VERSION:
+    try:
+        return _rebuild(path, json.loads(metadata), weights)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputFileError(f"{path} has a broken description ({reason}); copy or train it again") from None
+
+
+def _rebuild(path: Path, record: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> LoadedModel:
+    if record["format_version"] != FORMAT_VERSION:
         raise InputFileError(
-            f"{path} is a model file of format {record.get('format_version')}, this version reads {FORMAT_VERSION}; "
+            f"{path} is a model file of format {record['format_version']}, this version reads {FORMAT_VERSION}; "
             "use the version of ringflow that wrote it"
         )
-    model = _rebuild(path, record)
+    try:
+        model = Model(ModelSettings.model_validate(record["settings"]))
+    except pydantic.ValidationError as error:
+        what = error.errors()[0]
+        place = ".".join(map(str, what["loc"]))
+        raise InputFileError(
+            f"{path} has settings this version does not know ({place}: {what['msg']}); "
+            "use the version of ringflow that trained it"
+        ) from None
+    if tuple(record["features"]) != feature_names(model.kinds):
+        different = sorted(set(record["features"]) ^ set(feature_names(model.kinds)))
+        raise InputFileError(
+            f"{path} was trained on other features ({', '.join(different[:3]) or 'in another order'}); "
+            "use the version of ringflow that trained it"
+        )
     load_weights(model, weights, path)
-    return LoadedModel(model.eval(), float(record["threshold"]), record["card"])
+    return LoadedModel(model.eval(), float(record["threshold"]), dict(record["card"]))
 
 
 def load_weights(model: Model, weights: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -87,19 +108,3 @@ def load_weights(model: Model, weights: Mapping[str, torch.Tensor], path: Path) 
                 f"{expected.get(name, 'absent')} here; give the settings it was trained with"
             )
     model.load_state_dict(dict(weights))
-
-
-def _rebuild(path: Path, record: Mapping[str, Any]) -> Model:
-    try:
-        model = Model(ModelSettings.model_validate(record["settings"]))
-    except pydantic.ValidationError as error:
-        what = error.errors()[0]
-        place = ".".join(map(str, what["loc"]))
-        raise InputFileError(f"{path} has settings this version does not know ({place}: {what['msg']})") from None
-    if tuple(record["features"]) != feature_names(model.kinds):
-        different = sorted(set(record["features"]) ^ set(feature_names(model.kinds)))
-        raise InputFileError(
-            f"{path} was trained on other features ({', '.join(different[:3]) or 'in another order'}); "
-            "use the version of ringflow that trained it"
-        )
-    return model

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ringflow.base.config import Settings
 
@@ -38,7 +38,7 @@ class ModelSettings(Settings):
     calorimeter: Literal["cluster", "hit"] = "cluster"
     width: int = Field(default=128, ge=8)
     layers: int = Field(default=6, ge=0)
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, validate_default=True)
     #: Width inside a feed-forward part.
     hidden: int = Field(default=512, ge=8)
     activation: Activation = "gelu"
@@ -48,8 +48,11 @@ class ModelSettings(Settings):
     kernel: KernelSettings = KernelSettings()
     graph: GraphSettings = GraphSettings()
 
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.width % (4 * self.heads):
-            raise ValueError(f"width {self.width} must be a multiple of four times heads ({self.heads})")
-        return self
+    @field_validator("heads")
+    @classmethod
+    def _divides(cls, heads: int, others: ValidationInfo) -> int:
+        width = others.data.get("width", 0)
+        if width % (4 * heads):
+            nearest = max(round(width / (4 * heads)), 1) * 4 * heads
+            raise ValueError(f"width {width} must be a multiple of four times heads ({heads}), for example {nearest}")
+        return heads

@@ -9,9 +9,14 @@ history.jsonl        one line per report and validation; tensorboard/ the same t
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ringflow.base.rundir import SETTINGS_FILE
+from ringflow.base.errors import FailureError
+from ringflow.base.rundir import SETTINGS_FILE, write_errors
 
 RUN_FILE = "run.json"
 
@@ -25,3 +30,21 @@ def settings_of(folder: Path) -> Path | None:
 def has_checkpoint(folder: Path) -> bool:
     """Whether there is something to go on from."""
     return any((folder / "checkpoints").glob("step-*"))
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Two trainings in one folder would spoil each other: an error if another process has it; ours until the end."""
+    with write_errors(folder):
+        lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise FailureError(f"another training is running in {folder}; wait for it or choose another folder") from None
+    except OSError:
+        pass  # a file system without locks: whoever uses it takes care
+    try:
+        yield
+    finally:
+        os.close(lock)  # which lets go of the lock, as the death of the process does

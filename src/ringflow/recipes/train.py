@@ -11,7 +11,7 @@ from ringflow.base.config import write
 from ringflow.base.log import say
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
-from ringflow.recipes.runs import RUN_FILE, has_checkpoint, settings_of
+from ringflow.recipes.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.recipes.training_data import TrainingData, detector_name, open_training_data, require_data
 from ringflow.recipes.validation import Validation
 from ringflow.train import trainer
@@ -24,8 +24,11 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dic
     """Train in a folder, or go on with the training that is there; the result, ready for JSON."""
     require_data(settings)
     device = choose_device(settings.compute.device)
+    if out.is_dir():
+        with claimed(out):  # before anything in it is touched
+            pass
     _prepare(settings, out, overwrite)
-    with open_training_data(settings, device, out) as data:
+    with claimed(out), open_training_data(settings, device, out) as data:
         validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
         if validate is None:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")

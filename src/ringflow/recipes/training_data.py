@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ringflow.base.errors import DatasetError, UsageError
-from ringflow.data.chunks import DatasetChunks, describe, training_columns
+from ringflow.base.errors import UsageError
+from ringflow.data.chunks import DatasetChunks, describe, require_learnable, training_columns
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, join
 from ringflow.elements.build import from_block
@@ -70,18 +70,18 @@ def open_training_data(settings: TrainSettings, device: torch.device, folder: Pa
 
 
 def require_data(settings: TrainSettings) -> None:
-    """Refuse data that does not exist, before anything is made."""
+    """Refuse data that do not exist or cannot be learned from, before anything is made."""
     if settings.data.startswith(SIMULATED):
-        for name in _names(settings.data.removeprefix(SIMULATED)):
+        for name in _names(settings.data):
             sample(name)
         load_detector(settings.detector)
     else:
-        for path in _names(settings.data):
-            Dataset(path)
+        for name in _names(settings.data):
+            require_learnable(Dataset(name), detector_name(settings.detector), settings.model.calorimeter)
 
 
 def _simulated(settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor) -> TrainingData:
-    names = _names(settings.data.removeprefix(SIMULATED))
+    names = _names(settings.data)
     source, calorimeter = settings.source, settings.model.calorimeter
     size = min(source.block_events, max(source.chunk_events // len(names), 1))
     training = [Stream(name, settings.detector, stream_seed(settings.seed, TRAINING, name), size) for name in names]
@@ -103,7 +103,7 @@ def _simulated(settings: TrainSettings, device: torch.device, workers: ProcessPo
 
 
 def _from_datasets(settings: TrainSettings, folder: Path) -> TrainingData:
-    datasets = [Dataset(path) for path in _names(settings.data)]
+    datasets = [Dataset(name) for name in _names(settings.data)]
     source, calorimeter = settings.source, settings.model.calorimeter
     writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
     chunks = DatasetChunks(
@@ -134,17 +134,18 @@ def _valid_events(dataset: Dataset, calorimeter: str, events: int) -> EventBlock
         left -= len(blocks[-1])
         if not left:
             break
-    if not blocks:
-        raise DatasetError(f"{dataset.path} has no events in split 'valid'; make more than its {len(dataset)} events")
     return concatenate(blocks)
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def _names(data: str) -> list[str]:
+    """Samples or folders that the data consist of."""
+    names = [name.strip() for name in data.removeprefix(SIMULATED).split(",") if name.strip()]
     if not names:
-        raise UsageError(f"no data in {text!r}; give data=FOLDER of a dataset, or data=sim:ttbar,qq")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"{twice!r} is twice in the data; name it once")
+        raise UsageError(f"no data in {data!r}; give data=FOLDER of a dataset, or data=sim:ttbar,qq")
+    meant = names if data.startswith(SIMULATED) else [str(Path(name).resolve()) for name in names]
+    for number, name in enumerate(names):
+        if meant[number] in meant[:number]:
+            raise UsageError(f"{name!r} is twice in the data; name it once")
     return names
 
 

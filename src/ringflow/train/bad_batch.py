@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
-from ringflow.base.rundir import atomic_path
+from ringflow.base.rundir import write_atomic
 from ringflow.elements.batch import ElementBatch
 from ringflow.train.step import Record
 
@@ -23,6 +23,5 @@ def save_bad_batch(folder: Path, batch: ElementBatch, record: Record) -> Path:
     metadata |= {name: str(value) for name, value in record.position._asdict().items()}
     metadata |= {f"value.{name}": str(value) for name, value in record.values.items()}
     path = folder / BAD_BATCH_FILE
-    with atomic_path(path) as temporary:
-        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, temporary, metadata=metadata)
+    write_atomic(path, save({name: value.cpu().contiguous() for name, value in tensors.items()}, metadata=metadata))
     return path

@@ -1,7 +1,7 @@
 """Checkpoints: everything a training needs to go on as if it had never stopped.
 
     RUN/checkpoints/step-00001200/tensors.safetensors    weights, average, optimiser, random states
-    RUN/checkpoints/step-00001200/state.json             counters, position in the data, settings, sha256 of the tensors
+    RUN/checkpoints/step-00001200/state.json             counters, position in the data, settings, sha256 of everything
 
 A checkpoint is written under another name and renamed, so it is whole or not there. The last two are kept. Nothing in a
 checkpoint is ever executed: no pickle.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ringflow.base.errors import InputFileError, UsageError
@@ -86,24 +86,17 @@ class Checkpoints:
         path = self._folder / f"step-{checkpoint.state.step:010d}"
         temporary = self._folder / f".{path.name}.part"
         with write_errors(path):
-            shutil.rmtree(temporary, ignore_errors=True)
+            self._remove_unfinished()
             temporary.mkdir(parents=True)
-            save_file(checkpoint.tensors, temporary / _TENSORS)
-            record = {
-                "format_version": FORMAT_VERSION,
-                "sha256": _sha256(temporary / _TENSORS),
-                "state": asdict(checkpoint.state),
-                "settings": checkpoint.settings,
-            }
-            (temporary / _STATE).write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
-            for name in (_TENSORS, _STATE):
-                with (temporary / name).open("rb") as written:
-                    os.fsync(written.fileno())  # a rename may reach the disk before the data it names
-            # One of this step or later is left from a start whose last checkpoint was broken.
-            for later in self._paths():
-                if later.name >= path.name:
-                    shutil.rmtree(later)
-            temporary.rename(path)
+            try:
+                _write(temporary, checkpoint)
+                # One of this step or later is left from a start whose last checkpoint was broken.
+                for later in self._paths():
+                    if later.name >= path.name:
+                        shutil.rmtree(later)
+                temporary.rename(path)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)  # on a full disk it would be in the way
             for old in self._paths()[:-_KEPT]:
                 shutil.rmtree(old)
 
@@ -127,6 +120,22 @@ class Checkpoints:
     def _paths(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"))
 
+    def _remove_unfinished(self) -> None:
+        """What a killed training was writing, at a step that may never come again."""
+        for leftover in self._folder.glob(".step-*.part"):
+            shutil.rmtree(leftover)
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    tensors = save(checkpoint.tensors)
+    content = {"state": asdict(checkpoint.state), "settings": checkpoint.settings}
+    record = {"format_version": FORMAT_VERSION, "sha256": _sha256(tensors, content), **content}
+    for name, data in ((_TENSORS, tensors), (_STATE, json.dumps(record, indent=1, allow_nan=False).encode())):
+        with (folder / name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # a rename may reach the disk before the data it names
+
 
 def _read(path: Path) -> Checkpoint:
     record = json.loads((path / _STATE).read_text(encoding="utf-8"))
@@ -135,14 +144,16 @@ def _read(path: Path) -> Checkpoint:
             f"checkpoint {path} is of format {record['format_version']}, this version reads {FORMAT_VERSION}; "
             "use the version of ringflow that wrote it"
         )
-    if _sha256(path / _TENSORS) != record["sha256"]:
-        raise ValueError(f"{_TENSORS} is not what was written")
-    return Checkpoint(TrainingState.of(record["state"]), record["settings"], load_file(path / _TENSORS))
+    tensors = (path / _TENSORS).read_bytes()
+    if _sha256(tensors, {name: record[name] for name in ("state", "settings")}) != record["sha256"]:
+        raise ValueError("it is not what was written")
+    return Checkpoint(TrainingState.of(record["state"]), record["settings"], load(tensors))
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _sha256(tensors: bytes, content: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(tensors)
+    digest.update(json.dumps(content, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:

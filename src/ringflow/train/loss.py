@@ -20,6 +20,8 @@ from ringflow.train.settings import LossSettings
 
 #: Size of an ordinary error of each column of the momentum, in which the Huber loss counts.
 _SPREAD = (0.1, 0.1, 0.01, 0.01, 0.01)
+#: Probability of the wrong answer below which focusing stops: a power has no slope at zero.
+_LEAST_ERROR = 1e-6
 _CONE = 0.4  # rad
 _CONE_EDGE = 0.01  # in the cosine: how soft the border of a cone is
 _CONE_SPREAD = 0.05  # relative error of the momentum in a cone from which on the loss grows linearly
@@ -51,12 +53,12 @@ def losses(prediction: Prediction, batch: ElementBatch, settings: LossSettings) 
 def _binary(logit: Tensor, truth: Tensor, focal: float) -> Tensor:
     sign = 1.0 - 2.0 * truth
     loss = softplus(sign * logit)
-    return loss if focal == 0 else loss * torch.sigmoid(sign * logit).pow(focal)
+    return loss if focal == 0 else loss * torch.sigmoid(sign * logit).clamp_min(_LEAST_ERROR).pow(focal)
 
 
 def _classes(prediction: Prediction, targets: ElementTargets, focal: float) -> Tensor:
     loss = cross_entropy(prediction.class_NC, (targets.label_N - 1).clamp_min(0), reduction="none")
-    return loss if focal == 0 else loss * (1.0 - (-loss).exp()).pow(focal)
+    return loss if focal == 0 else loss * (1.0 - (-loss).exp()).clamp_min(_LEAST_ERROR).pow(focal)
 
 
 def _charges(prediction: Prediction, targets: ElementTargets) -> Tensor:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ringflow.base.log import interactive, say
-from ringflow.base.rundir import write_atomic
+from ringflow.base.rundir import write_atomic, write_errors
+from ringflow.train.board import Board
 from ringflow.train.checkpoint import TrainingState
 from ringflow.train.step import Record
 
@@ -26,13 +28,12 @@ class Monitor:
     """Writes down how a training goes, from a state on; what an earlier start wrote after that state is taken away."""
 
     def __init__(self, folder: Path, state: TrainingState, total_events: int) -> None:
-        from tensorboardX import SummaryWriter
-
-        self._path = folder / HISTORY_FILE
-        cut_history(self._path, state.step)
-        self._history = self._path.open("a", encoding="utf-8")
-        purge = {"purge_step": state.step + 1} if state.step else {}
-        self._board = SummaryWriter(logdir=str(folder / TENSORBOARD_FOLDER), **purge)
+        self._folder = folder
+        path = folder / HISTORY_FILE
+        cut_history(path, state.step)
+        with write_errors(folder):
+            self._history = path.open("a", encoding="utf-8")
+            self._board = Board(folder / TENSORBOARD_FOLDER, going_on_after=state.step)
         self._total = total_events
         self._window: list[Record] = []
         self._line_events, self._line_seconds = state.events, state.step_seconds
@@ -46,8 +47,12 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._show.close()
-        self._board.close()
-        self._history.close()
+        # What is written last on a full disk fails as well; the first failure is the one to tell.
+        with suppress(OSError) if error else write_errors(self._folder):
+            try:
+                self._board.close()
+            finally:
+                self._history.close()
 
     def steps(self, records: Sequence[Record], state: TrainingState, rate: float) -> None:
         """Take note of steps that were done; a line every hundred of them."""
@@ -66,7 +71,8 @@ class Monitor:
 
     def flush(self) -> None:
         """Make sure that what was written outlives the process."""
-        self._board.flush()
+        with write_errors(self._folder):
+            self._board.flush()
 
     def _write_window(self, state: TrainingState, rate: float) -> None:
         count = len(self._window)
@@ -86,11 +92,12 @@ class Monitor:
 
     def _write(self, kind: str, state: TrainingState, values: dict[str, float | None]) -> None:
         line = {"kind": kind, "step": state.step, "events": state.events, **values}
-        self._history.write(json.dumps(line, allow_nan=False) + "\n")
-        self._history.flush()
-        for name, value in values.items():
-            if value is not None:
-                self._board.add_scalar(f"{kind}/{name}", value, state.step)
+        with write_errors(self._folder):
+            self._history.write(json.dumps(line, allow_nan=False) + "\n")
+            self._history.flush()
+            for name, value in values.items():
+                if value is not None:
+                    self._board.add(f"{kind}/{name}", value, state.step)
 
     def _description(self, record: Record, state: TrainingState) -> str:
         text = f"loss {record.values['total']:.4f}, padding {100 * state.padding_share:.1f} %"
@@ -139,7 +146,8 @@ class SparseLines:
         tenths = 10 * events // self._total
         said = tenths if self._tenths_said is None else self._tenths_said
         if tenths > said or self._clock() - self._last_line >= self.SECONDS_BETWEEN_LINES:
-            self.message(f"train: {events}/{self._total} events, {description}")
+            # The last batch is shown whole.
+            self.message(f"train: {min(events, self._total)}/{self._total} events, {description}")
             self._last_line = self._clock()
         self._tenths_said = max(said, tenths)
 

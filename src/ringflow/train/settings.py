@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ringflow.base.config import Settings
 from ringflow.models.settings import ModelSettings
 
 
-class LossSettings(Settings):
+class _Section(Settings):
+    """A part of the settings; no number in it may be infinite."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
+
+
+class LossSettings(_Section):
     """Weights of the terms of the loss; each term is normalised per particle (the jet term per cone)."""
 
     particle: float = Field(default=1.0, ge=0.0)
@@ -24,7 +30,7 @@ class LossSettings(Settings):
     cones: int = Field(default=4, ge=1)
 
 
-class SourceSettings(Settings):
+class SourceSettings(_Section):
     """How events reach the training, whether read or simulated."""
 
     #: Events held in memory at a time; they are shuffled within, and the next ones are prepared meanwhile.
@@ -39,7 +45,7 @@ class SourceSettings(Settings):
     hide: float = Field(default=0.05, ge=0.0, lt=1.0)
 
 
-class OptimizerSettings(Settings):
+class OptimizerSettings(_Section):
     """How the weights move."""
 
     name: Literal["adamw", "lamb"] = "adamw"
@@ -55,7 +61,7 @@ class OptimizerSettings(Settings):
     average: float = Field(default=0.999, ge=0.0, lt=1.0)
 
 
-class LengthSettings(Settings):
+class LengthSettings(_Section):
     """How long a training lasts, and how often it is looked at; counted in events shown to the network."""
 
     events: int = Field(default=1_000_000, ge=1)
@@ -87,7 +93,7 @@ class TrainSettings(Settings):
     #: Datasets, separated by commas, or `sim:` and names of samples to simulate while training.
     data: str = "sim:ttbar,qq"
     detector: str = "clic"
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**63)
     model: ModelSettings = ModelSettings()
     loss: LossSettings = LossSettings()
     source: SourceSettings = SourceSettings()

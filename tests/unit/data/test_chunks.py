@@ -157,8 +157,15 @@ def test_data_one_cannot_learn_from_is_one_line(dataset: Path, tmp_path: Path) -
         chunks(without_tracks)
 
 
-def test_a_dataset_without_training_events_is_one_line(tmp_path: Path) -> None:
-    one = ak.Array([[{"energy": 1.0, "x": 0.0, "y": 0.0, "z": 1.0}]])
-    path = outside(tmp_path / "one", clusters=one, event_number=[9])
-    with pytest.raises(DatasetError, match="has no events in split 'train'"):
+@pytest.mark.parametrize(("number", "missing"), [(8, "train"), (7, "valid")])
+def test_a_dataset_without_events_of_a_split_is_one_line(
+    dataset: Path, tmp_path: Path, number: int, missing: str
+) -> None:
+    source = Dataset(dataset).to_awkward()[number : number + 1]
+    parts = {name: {field: source[name][field] for field in source[name].fields} for name in ("cluster", "target")}
+    tracks = {field: source.track[field] for field in source.track.fields if field != "particle"}
+    path = outside(
+        tmp_path / "one", tracks=tracks, clusters=parts["cluster"], targets=parts["target"], event_number=[number]
+    )
+    with pytest.raises(DatasetError, match=f"has no events in split '{missing}'; make more than its 1 events"):
         chunks(path)

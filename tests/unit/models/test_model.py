@@ -62,5 +62,7 @@ def test_the_same_seed_makes_the_same_network():
 
 
 def test_a_width_that_heads_do_not_divide_is_refused():
-    with pytest.raises(pydantic.ValidationError, match="width 20 must be a multiple of four times heads"):
+    with pytest.raises(pydantic.ValidationError, match=r"heads\n.*width 20 must be .* four times heads \(2\), .* 16"):
         ModelSettings(width=20, heads=2)
+    with pytest.raises(pydantic.ValidationError, match="width 20 must be a multiple"):
+        ModelSettings(width=20)  # by the heads it has unless told

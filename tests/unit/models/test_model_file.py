@@ -73,6 +73,18 @@ def test_a_broken_file(path: Path, damage: str):
     assert "cannot be read as a model file" in refusal(path)
 
 
+@pytest.mark.parametrize("description", ["{", "[]", "null", '{"format_version": 1}'])
+def test_a_broken_description(path: Path, description: str):
+    save_file(load_file(path), path, metadata={"ringflow_model": description})
+    assert "has a broken description" in refusal(path)
+
+
+def test_others_may_read_what_they_may_read_elsewhere(path: Path):
+    plain = path.with_name("plain")
+    plain.write_text("x")
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
 def test_a_file_of_another_format(path: Path):
     rewrite(path, format_version=99)
     assert "model file of format 99" in refusal(path)

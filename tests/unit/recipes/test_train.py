@@ -21,7 +21,7 @@ from ringflow.base.config import Settings, preset_names
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
 from ringflow.models.file import load_model
-from ringflow.recipes.runs import has_checkpoint, settings_of
+from ringflow.recipes.runs import claimed, has_checkpoint, settings_of
 from ringflow.recipes.train import train
 from ringflow.train.settings import TrainSettings
 
@@ -136,16 +136,55 @@ def test_without_true_particles_the_loss_decides(tmp_path: Path, capsys: pytest.
         (["data=sim:ttbar", "detector=clicc"], 2, "did you mean 'clic'?"),
         (["detector=clic"], 2, "of the detector 'fake', the training is for 'clic'"),
         (["compute.device=abacus"], 2, "device 'abacus' cannot be used here"),
+        (["compute.device=meta"], 2, "device 'meta' cannot be used here"),
+        (["data=sim:"], 2, "no data in 'sim:'"),
+        (["model.width=30"], 2, "model.heads=2: width 30 must be a multiple of four times heads (2), for example 32"),
+        (["length.checkpoint_seconds=inf"], 2, "length.checkpoint_seconds=inf: input should be a finite number"),
+        (["optimizer.rate=inf"], 2, "optimizer.rate=inf: input should be a finite number"),
+        (["seed=9223372036854775808"], 2, "seed=9223372036854775808: input should be less than"),
         (["model.widht=3"], 2, "did you mean 'model.width'?"),
         (["length.events=0"], 2, "length.events=0"),
-        (["compute.batch_elements=2"], 2, "more than compute.batch_elements=2"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_what_is_wrong_is_one_line_and_nothing_is_made(
     dataset: Path, tmp_path: Path, command: Command, words: list[str], code: int, expected: str
 ) -> None:
     done = command("train", f"data={dataset}", "detector=fake", *SMALL, *words, "--out", tmp_path / "run")
     assert_one_line(done, code, expected)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_too_small_for_an_event_is_one_line_and_the_run_can_go_on(
+    dataset: Path, tmp_path: Path, command: Command
+) -> None:
+    words = [f"data={dataset}", "detector=fake", *SMALL]
+    done = command("train", *words, "compute.batch_elements=2", "--out", tmp_path / "run")
+    assert_one_line(done, 2, "more than compute.batch_elements=2")
+    assert command("train", "compute.batch_elements=100", "--out", tmp_path / "run").code == 0
+
+
+@pytest.mark.parametrize("words", [["loss.jet=1e39"], ["optimizer.rate=1e30"]])
+def test_numbers_that_run_away_are_one_line_and_the_batch_is_kept(
+    dataset: Path, tmp_path: Path, command: Command, words: list[str]
+) -> None:
+    run = tmp_path / "run"
+    asked = [f"data={dataset}", "detector=fake", *SMALL, "length.validate_every=60", *words]
+    assert_one_line(command("train", *asked, "--out", run), 1, "became NaN or infinite at step")
+    assert (run / "bad_batch.safetensors").is_file()
+    assert not (run / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_two_trainings_in_one_folder(dataset: Path, tmp_path: Path, command: Command, overwrite: list[str]) -> None:
+    run = tmp_path / "run"
+    words = [f"data={dataset}", "detector=fake", *SMALL]
+    train(settings(dataset), run)
+    kept = contents(run)
+    with claimed(run):
+        done = command("train", *words, "length.events=90", *overwrite, "--out", run)
+        assert_one_line(done, 1, f"another training is running in {run}; wait for it")
+        assert contents(run) == kept
+    assert command("train", *words, "length.events=90", *overwrite, "--out", run).code == 0
 
 
 def test_a_dataset_of_another_schema_is_one_line(dataset: Path, tmp_path: Path, command: Command) -> None:

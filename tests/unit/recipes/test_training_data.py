@@ -143,7 +143,7 @@ def test_datasets_of_settings(tmp_path: Path) -> None:
     ("data", "error", "expected"),
     [
         ("sim:ttbat", UsageError, "unknown sample 'ttbat'; did you mean 'ttbar'?"),
-        ("sim:", UsageError, "no data in ''"),
+        ("sim:", UsageError, "no data in 'sim:'"),
         ("sim:ttbar,qq,ttbar", UsageError, "'ttbar' is twice"),
         (" , ", UsageError, "give data=FOLDER"),
         ("nowhere", DatasetError, "no dataset at nowhere"),
@@ -157,8 +157,11 @@ def test_data_that_do_not_exist_are_one_line(data: str, error: type[Exception], 
 
 def test_a_dataset_without_events_to_validate_with_is_one_line(tmp_path: Path) -> None:
     path = write_fake_dataset(tmp_path / "few", events=8)
-    with (
-        pytest.raises(DatasetError, match="has no events in split 'valid'"),
-        open_training_data(settings(f"data={path}", "detector=fake"), CPU, tmp_path),
-    ):
-        pass
+    with pytest.raises(DatasetError, match="has no events in split 'valid'; make more than its 8 events"):
+        require_data(settings(f"data={path}", "detector=fake"))
+
+
+def test_one_dataset_under_two_names_is_one_line(tmp_path: Path) -> None:
+    path = write_fake_dataset(tmp_path / "few", events=20)
+    with pytest.raises(UsageError, match=r"/few/' is twice in the data; name it once"):
+        require_data(settings(f"data={path},{path}/", "detector=fake"))

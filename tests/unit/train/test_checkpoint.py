@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.models.model import Model
 from ringflow.train.batches import DataPosition, Feed, FixedShape
 from ringflow.train.checkpoint import Checkpoint, Checkpoints, TrainingState, refuse_other_settings
@@ -66,6 +67,7 @@ BREAKING = pytest.mark.parametrize(
         ("state.json", cut),
         ("state.json", Path.unlink),
         ("state.json", lambda path: path.write_text('{"format_version": 1}')),
+        ("state.json", lambda path: path.write_text(path.read_text().replace('"events": 40', '"events": 41'))),
     ],
 )
 
@@ -130,6 +132,34 @@ def test_a_half_written_one_does_not_count(run: Path, monkeypatch: pytest.Monkey
     assert read.state.step == 1
     write(Checkpoints(run), 2)
     assert [path.name for path in folders(run)] == ["step-0000000001", "step-0000000002"]
+
+
+def test_what_a_killed_training_was_writing_is_removed(run: Path):
+    leftover = run / "checkpoints" / ".step-0000000007.part"
+    leftover.mkdir(parents=True)
+    (leftover / "tensors.safetensors").write_text("half")
+    assert Checkpoints(run).read() is None
+    write(Checkpoints(run), 8)
+    assert [path.name for path in folders(run)] == ["step-0000000008"]
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_left(run: Path, monkeypatch: pytest.MonkeyPatch):
+    write(Checkpoints(run), 1)
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ringflow.train.checkpoint.os.fsync", full)
+    with pytest.raises(FailureError, match="step-0000000002: the disk is full; free some space"):
+        write(Checkpoints(run), 2)
+    assert [path.name for path in folders(run)] == ["step-0000000001"]
+
+
+def test_others_may_read_what_they_may_read_elsewhere(run: Path):
+    write(Checkpoints(run), 1)
+    (run / "plain").write_text("x")
+    modes = {path.stat().st_mode for path in (*folders(run)[0].iterdir(), run / "plain")}
+    assert len(modes) == 1
 
 
 @pytest.mark.parametrize(

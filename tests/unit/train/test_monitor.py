@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ringflow.base.errors import FailureError
 from ringflow.train import monitor as monitor_module
 from ringflow.train.batches import BEGINNING
 from ringflow.train.checkpoint import TrainingState
@@ -54,20 +55,54 @@ def test_a_hundred_steps_make_a_line_and_so_does_a_validation(run: Path):
     }
 
 
-def test_tensorboard_files_hold_the_same(run: Path):
+def board_events(path: Path) -> list[Any]:
+    """Events of a TensorBoard file: length, checksum, event, checksum."""
     from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.record_writer import RecordWriter  # noqa: F401  (the format is TFRecord, read below by hand)
 
-    with Monitor(run, TrainingState(), 5000) as monitor:
-        monitor.validation({"loss": 3.0}, TrainingState(step=7))
-    (path,) = (run / "tensorboard").iterdir()
-    content, values = path.read_bytes(), {}
+    content, events = path.read_bytes(), []
     while content:
         size = int.from_bytes(content[:8], "little")
-        event = Event.FromString(content[12 : 12 + size])
-        values |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        events.append(Event.FromString(content[12 : 12 + size]))
         content = content[12 + size + 4 :]
-    assert values == {("validation/loss", 7): 3.0}
+    return events
+
+
+def test_tensorboard_files_hold_the_same(run: Path):
+    with Monitor(run, TrainingState(), 5000) as monitor:
+        monitor.validation({"loss": 3.0}, TrainingState(step=7))
+        monitor.flush()
+        (path,) = (run / "tensorboard").iterdir()
+        assert path.name.startswith("events.out.tfevents.")  # how TensorBoard knows its files
+        first, second = board_events(path)
+    assert first.file_version == "brain.Event:2"
+    assert [(second.step, value.tag, value.simple_value) for value in second.summary.value] == [
+        (7, "validation/loss", 3.0)
+    ]
+
+
+def test_going_on_hides_the_later_steps_of_earlier_files(run: Path):
+    from tensorboardX.proto.event_pb2 import SessionLog
+
+    for step in (0, 5):
+        with Monitor(run, TrainingState(step=step), 10):
+            pass
+    events = [event for path in (run / "tensorboard").iterdir() for event in board_events(path)]
+    assert len(events) == 3
+    assert [event.step for event in events if event.session_log.status == SessionLog.START] == [6]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full")
+@pytest.mark.parametrize("what", ["history.jsonl", "tensorboard"])
+def test_a_full_disk_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch, what: str):
+    if what == "history.jsonl":
+        monkeypatch.setattr(monitor_module, "cut_history", lambda path, step: path.symlink_to("/dev/full"))
+    else:
+        monkeypatch.setattr("tensorboardX.record_writer.open_file", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
+    with (
+        pytest.raises(FailureError, match=f"cannot write {run}: the disk is full"),
+        Monitor(run, TrainingState(), 10) as monitor,
+    ):
+        monitor.validation({"loss": 3.0}, TrainingState(step=7))
 
 
 def test_a_history_is_cut_at_the_step_that_is_gone_on_from(run: Path):
@@ -88,6 +123,8 @@ def test_few_plain_lines_outside_a_terminal(capsys: pytest.CaptureFixture[str]):
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 10
     assert said[0] == "train: 10/100 events, fine"
+    progress.update(117, "the last batch is shown whole")
+    assert capsys.readouterr().err == "train: 100/100 events, the last batch is shown whole\n"
     progress = SparseLines(1000, clock=lambda: now[0])
     progress.update(1, "slow")
     now[0] = 31.0
