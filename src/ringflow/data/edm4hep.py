@@ -1,0 +1,182 @@
+"""EDM4hep files: their events in the words of the schema, block by block.
+
+    file = Edm4hepFile(Path("events.root"), load_profile("cld"))
+    for block in file.events():
+        block["track"]["pt"], block["cluster"].counts
+
+The collections `track`, `cluster`, `hit`, `particle`, `target`, `hit_target`, `cluster_link`, `hit_link` and `candidate` (the
+reconstructed particles of the file) are there as far as the file has what they are made of; `notes` says what is not. Columns
+that a file carries but never filled are left out. Memory is that of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ringflow.base.errors import InputFileError
+from ringflow.data.edm4hep_convert import Converter, Parts
+from ringflow.data.edm4hep_layout import PodioFile, listed
+from ringflow.data.edm4hep_objects import PodioBlock, infer_ids
+from ringflow.data.edm4hep_profile import Profile, load_profile, profile_names
+from ringflow.data.write import columns_of
+from ringflow.event.block import Collection, EventBlock
+from ringflow.event.schema import parquet_name
+
+__all__ = ["Edm4hepFile", "Profile", "load_profile", "profile_names"]
+
+#: Events looked at when a file is opened, to learn what it fills.
+_LOOK_AT = 100
+#: Columns that are zero in every object only if nobody filled them; those of a group go together.
+_FILLED = (
+    ("track", ("chi2", "ndf")),
+    ("track", ("num_hits",)),
+    ("track", ("dedx",)),
+    ("track", ("sigma_pt", "sigma_phi", "sigma_theta", "sigma_d0", "sigma_z0")),
+    ("cluster", ("num_hits",)),
+    ("cluster", ("time",)),
+    ("cluster", ("ecal_energy", "hcal_energy", "muon_energy")),
+    ("hit", ("time",)),
+)
+#: Reconstructed particles have the pt of their track; a wrong field is wrong by more than this.
+_SAME_PT = (0.8, 1.25)
+
+
+class Edm4hepFile:
+    """An EDM4hep file in any of podio's layouts, read with the profile of its detector."""
+
+    def __init__(self, path: Path, profile: Profile) -> None:
+        self.path = path
+        self.profile = profile
+        self._file = PodioFile(path)
+        self.layout = self._file.layout
+        self.num_events = self._file.num_events
+        self._require_collections()
+        if self.num_events == 0:
+            raise InputFileError(f"{path} has no events; give a file that has some")
+        look_at = range(min(_LOOK_AT, self.num_events))
+        self._parts = Parts.of(self._file, profile, look_at)
+        self._ids = self._file.ids or self._infer_ids()
+        self._numbers = self._event_numbers()
+        first = self._convert(look_at)
+        self._unfilled = _never_filled(first)
+        self._left_out = {parquet_name(*column) for column in self._unfilled} | set(profile.ignored_columns or ())
+        self._require_field(first)
+        self.columns = columns_of(self._without_left_out(first))
+        self.notes = self._find_notes()
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether there are targets to compare a reconstruction with."""
+        return "target" in self.columns or "hit_target" in self.columns
+
+    def events(self, start: int = 0, stop: int | None = None, block_events: int = 250) -> Iterator[EventBlock]:
+        """Events `start` to `stop`, counted in the file, in blocks of at most `block_events`."""
+        last = self.num_events if stop is None else min(stop, self.num_events)
+        for first in range(start, last, block_events):
+            block = self._without_left_out(self._convert(range(first, min(first + block_events, last))))
+            self._require_finite(block)
+            yield block
+
+    def _convert(self, events: range) -> EventBlock:
+        block = PodioBlock(self._file, events, self._ids)
+        collections = Converter(block, self.profile, self._parts).collections()
+        return EventBlock(self._numbers[events.start : events.stop], collections)
+
+    def _without_left_out(self, block: EventBlock) -> EventBlock:
+        return EventBlock(
+            block.event_number,
+            {
+                name: Collection(
+                    part.counts,
+                    {c: values for c, values in part.columns.items() if parquet_name(name, c) not in self._left_out},
+                )
+                for name, part in block.collections.items()
+            },
+        )
+
+    def _require_collections(self) -> None:
+        wanted = self.profile.required or ((self.profile.candidates,) if self.profile.candidates else ())
+        missing = [name for name in wanted if not self._file.has(name)]
+        if not missing:
+            return
+        fitting = [
+            name
+            for name in profile_names()
+            if name != self.profile.name and all(self._file.has(needed) for needed in load_profile(name).required)
+        ]
+        hint = f"the profile {fitting[0]!r} would fit" if fitting else "write a profile that names its collections"
+        raise InputFileError(
+            f"{self.path} has no collection {missing[0]!r}, which the profile {self.profile.name!r} needs; {hint}. "
+            f"There: {listed(self._file.collections)}"
+        )
+
+    def _require_field(self, block: EventBlock) -> None:
+        """The file of another detector may have the same collections; its tracks then get another momentum."""
+        if "track" not in block or "candidate" not in block:
+            return
+        candidates, tracks = block["candidate"], block["track"]
+        on_track = np.flatnonzero(candidates["track"] >= 0)
+        if len(on_track) < 10:
+            return
+        event = np.repeat(np.arange(len(block)), candidates.counts)[on_track]
+        pt = tracks["pt"][tracks.offsets[event] + candidates["track"][on_track]]
+        ratio = float(np.median(np.hypot(candidates["px"], candidates["py"])[on_track] / pt))
+        if not _SAME_PT[0] < ratio < _SAME_PT[1]:
+            raise InputFileError(
+                f"{self.path}: its particles have {ratio:.2f} times the transverse momentum that their tracks have in a "
+                f"field of {self.profile.field} T; the profile {self.profile.name!r} is of another detector"
+            )
+
+    def _require_finite(self, block: EventBlock) -> None:
+        for name, part in block.collections.items():
+            for column, values in part.columns.items():
+                if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+                    wrong = int(np.argmin(np.isfinite(values)))
+                    event = np.repeat(block.event_number, part.counts)[wrong]
+                    raise InputFileError(
+                        f"{self.path}: {name} {column} is {values[wrong]} in event {event}; repair the file or leave the "
+                        "event out"
+                    )
+
+    def _infer_ids(self) -> dict[str, int]:
+        block = PodioBlock(self._file, range(min(10 * _LOOK_AT, self.num_events)), {})
+        return infer_ids(block, Converter(block, self.profile, self._parts).references())
+
+    def _event_numbers(self) -> npt.NDArray[np.int64]:
+        """Numbers of the header where they rise, as datasets need it; else places in the file."""
+        everything = range(self.num_events)
+        header = self.profile.event_header
+        column = self._file.column(everything, header, "eventNumber") if header else None
+        if column is not None and np.all(column.counts == 1):
+            numbers = column.values.astype(np.int64)
+            if numbers[0] >= 0 and np.all(np.diff(numbers) > 0):
+                return numbers
+        return np.arange(self.num_events, dtype=np.int64)
+
+    def _find_notes(self) -> tuple[str, ...]:
+        notes = []
+        if self.profile.truth is not None and not self.has_truth:
+            named = [name for name in self._parts.truth_names(self.profile) if not self._file.has(name)]
+            lacking = f"it has no {named[0]!r}" if named else "its links lead nowhere"
+            notes.append(f"{self.path.name} tells no truth to compare with: {lacking}")
+        if lacking_parts := [name for name in self._parts.wanted(self.profile) if not self._file.has(name)]:
+            notes.append(f"{self.path.name} lacks {listed(lacking_parts)}; read without")
+        if self._unfilled:
+            columns = listed(sorted(parquet_name(*column) for column in self._unfilled))
+            notes.append(f"{self.path.name} does not fill {columns}; read without")
+        return tuple(notes)
+
+
+def _never_filled(block: EventBlock) -> frozenset[tuple[str, str]]:
+    unfilled: set[tuple[str, str]] = set()
+    for name, group in _FILLED:
+        if name not in block or not len(block[name]):
+            continue
+        present = [column for column in group if column in block[name].columns]
+        if not any(np.any(block[name][column]) for column in present):
+            unfilled.update((name, column) for column in present)
+    return frozenset(unfilled)

@@ -1,0 +1,216 @@
+"""Objects of a block of events across collections: joined columns, and references resolved to rows.
+
+Rows count over the block, in the order event, collection, place in the collection. -1 means that there is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ringflow.data.edm4hep_layout import Array, Jagged, PodioFile
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class References:
+    """Who refers to which object: `owner` is a row, the object is named by event, collection and place in it."""
+
+    owner: Rows
+    event: Rows
+    index: Rows
+    collection_id: Rows
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Objects of one kind: how many each collection has in each event, and the numbers of the collections."""
+
+    names: tuple[str, ...]
+    ids: tuple[int | None, ...]
+    counts_of: npt.NDArray[np.int64]  # [collection, event]
+
+    @cached_property
+    def counts(self) -> Rows:
+        """Objects per event."""
+        counts: Rows = self.counts_of.sum(axis=0)
+        return counts
+
+    @cached_property
+    def event(self) -> Rows:
+        """Event of every row."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
+    def first(self) -> Rows:
+        """First row of every event."""
+        return np.cumsum(self.counts) - self.counts
+
+    @cached_property
+    def _first_of(self) -> npt.NDArray[np.int64]:
+        """First row of every collection in every event."""
+        return self.first + np.cumsum(self.counts_of, axis=0) - self.counts_of
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    def join(self, parts: Sequence[Array]) -> Array:
+        """One column of all objects from one per collection."""
+        if len(parts) == 1:
+            return parts[0]
+        joined = np.empty((len(self), *parts[0].shape[1:]), np.result_type(*parts))
+        for number, part in enumerate(parts):
+            joined[self.rows_of(number)] = part
+        return joined
+
+    def rows_of(self, number: int) -> Rows:
+        """Rows of the objects of one collection, in its order."""
+        return spread(self._first_of[number], self.counts_of[number])
+
+    def locate(self, references: References) -> Rows:
+        """Row of each object referred to; -1 where it is not one of these."""
+        row = np.full(len(references.index), -1, np.int64)
+        for number, name_id in enumerate(self.ids):
+            limit = self.counts_of[number][references.event]
+            inside = (references.index >= 0) & (references.index < limit)
+            mine = inside if name_id is None else inside & (references.collection_id == name_id)
+            row[mine] = self._first_of[number][references.event[mine]] + references.index[mine]
+        return row
+
+    def within_event(self, row: Rows, event: Rows) -> Rows:
+        """Rows counted within the event."""
+        return np.where(row >= 0, row - self.first[event], -1) if len(row) else row
+
+
+class PodioBlock:
+    """Some events of a file; what was read of them is kept as long as the block is."""
+
+    def __init__(self, file: PodioFile, events: range, ids: Mapping[str, int]) -> None:
+        self.file = file
+        self.events = events
+        self._ids = ids
+        self._read: dict[tuple[str, ...], Jagged | None] = {}
+
+    def _members(self, collection: str, *members: str) -> Jagged | None:
+        key = (collection, *members)
+        if key not in self._read:
+            self._read[key] = self.file.column(self.events, collection, *members)
+        return self._read[key]
+
+    def _entries(self, collection: str, vector: str, *members: str) -> Jagged | None:
+        key = (collection, "vector", vector, *members)
+        if key not in self._read:
+            self._read[key] = self.file.vector(self.events, collection, vector, *members)
+        return self._read[key]
+
+    def objects(self, names: Sequence[str], member: str) -> Objects:
+        """The objects of collections that are in the file; `member` is one that all of them have."""
+        counts = []
+        for name in names:
+            column = self._members(name, member)
+            assert column is not None, f"{name} has no {member}"
+            counts.append(column.counts)
+        table = np.array(counts, np.int64).reshape(len(names), len(self.events))
+        return Objects(tuple(names), tuple(self._ids.get(name) for name in names), table)
+
+    def column(self, objects: Objects, *members: str) -> Array | None:
+        """A member of all objects; None if not every collection has it."""
+        parts = [self._members(name, *members) for name in objects.names]
+        found = [part.values for part in parts if part is not None]
+        return objects.join(found) if len(found) == len(parts) and found else None
+
+    def need(self, objects: Objects, *members: str) -> Array:
+        """A member that EDM4hep objects of this kind always have."""
+        column = self.column(objects, *members)
+        assert column is not None, f"{objects.names} have no {members[0]}"
+        return column
+
+    def three(self, objects: Objects, member: str) -> tuple[Array, Array, Array]:
+        """The components of a vector, in double precision."""
+        x, y, z = (self.need(objects, f"{member}.{axis}").astype(np.float64) for axis in "xyz")
+        return x, y, z
+
+    def lengths(self, objects: Objects, vector: str) -> Rows | None:
+        """How many entries every object has in a relation or vector member."""
+        begin, end = (self.column(objects, f"{vector}_{edge}") for edge in ("begin", "end"))
+        return None if begin is None or end is None else end.astype(np.int64) - begin.astype(np.int64)
+
+    def held(self, objects: Objects, vector: str, *members: str) -> tuple[Rows, Array] | None:
+        """Owner and value of every entry of a vector member, in the order of the owners."""
+        owners, values = [], []
+        for number, name in enumerate(objects.names):
+            begin = self._members(name, f"{vector}_begin")
+            end = self._members(name, f"{vector}_end")
+            entries = self._entries(name, vector, *members)
+            if begin is None or end is None or entries is None:
+                return None
+            length = end.values.astype(np.int64) - begin.values.astype(np.int64)
+            first = np.repeat(np.cumsum(entries.counts) - entries.counts, begin.counts) + begin.values.astype(np.int64)
+            owners.append(np.repeat(objects.rows_of(number), length))
+            values.append(entries.values[spread(first, length)])
+        if not owners:
+            return None
+        owner = np.concatenate(owners)
+        order = np.argsort(owner, kind="stable")
+        return owner[order], np.concatenate(values)[order]
+
+    def relation(self, objects: Objects, vector: str) -> References | None:
+        """All objects that a one-to-many relation names."""
+        index = self.held(objects, vector, "index")
+        number = self.held(objects, vector, "collectionID")
+        if index is None or number is None:
+            return None
+        return References(index[0], objects.event[index[0]], index[1].astype(np.int64), number[1].astype(np.int64))
+
+    def reference(self, objects: Objects, *names: str) -> References | None:
+        """The one object that each of these names, under the first of the names that is there."""
+        for name in names:
+            parts = [
+                (self._entries(collection, name, "index"), self._entries(collection, name, "collectionID"))
+                for collection in objects.names
+            ]
+            found = [(index, number) for index, number in parts if index is not None and number is not None]
+            if found and len(found) == len(parts) and all(_one_each(objects, k, f[0]) for k, f in enumerate(found)):
+                index, number = (
+                    objects.join([pair[part].values.astype(np.int64) for pair in found]) for part in (0, 1)
+                )
+                return References(np.arange(len(objects)), objects.event, index, number)
+        return None
+
+
+def _one_each(objects: Objects, number: int, entries: Jagged) -> bool:
+    return np.array_equal(entries.counts, objects.counts_of[number])
+
+
+def spread(first: Rows, length: Rows) -> Rows:
+    """first[0], first[0] + 1, ... `length[0]` times, then first[1], ..."""
+    start = np.repeat(first - (np.cumsum(length) - length), length)
+    return start + np.arange(len(start))
+
+
+def infer_ids(block: PodioBlock, wanted: Sequence[tuple[References | None, Objects]]) -> dict[str, int]:
+    """Numbers of collections in a file that keeps no table of them, from what refers to them.
+
+    A number belongs to the collection that has all the places it is used with, and the fewest others.
+    """
+    ids: dict[str, int] = {}
+    for references, objects in wanted:
+        if references is None:
+            continue
+        for number in np.unique(references.collection_id[references.index >= 0]).tolist():
+            mine = references.collection_id == number
+            most = np.full(len(block.events), -1, np.int64)
+            np.maximum.at(most, references.event[mine], references.index[mine])
+            spare = {
+                name: int((objects.counts_of[k] - most - 1).sum())
+                for k, name in enumerate(objects.names)
+                if name not in ids and np.all(most < objects.counts_of[k])
+            }
+            if spare:
+                ids[min(spare, key=lambda name: spare[name])] = number
+    return ids

@@ -1,0 +1,122 @@
+"""Candidates as EDM4hep: uproot reads them, under EDM4hep's names, and they come back as they went."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uproot
+
+sys.path.append(str(Path(__file__).parent))
+
+from edm4hep_files import Content, write_rntuple
+from fake_events import fake_block
+
+from ringflow.base.errors import FailureError
+from ringflow.data.edm4hep import Edm4hepFile, load_profile
+from ringflow.data.edm4hep_layout import collection_id
+from ringflow.data.edm4hep_write import write_edm4hep
+from ringflow.event.block import EventBlock, cast, concatenate
+
+PROFILE = """
+name = "written"
+description = "what this package writes"
+detector = "cld"
+field = 2.0
+face_radius = 2150.0
+face_z = 2307.0
+event_header = "EventHeader"
+candidates = "RingflowPFOs"
+[tracks]
+collection = "RingflowTracks"
+[clusters]
+collections = ["RingflowClusters"]
+subdetectors = ["ecal", "hcal", "muon"]
+"""
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> EventBlock:
+    return next(Edm4hepFile(write_rntuple(tmp_path / "in.root", Content()), load_profile("cld")).events())
+
+
+def test_what_is_written_reads_back(block: EventBlock, tmp_path: Path) -> None:
+    path = tmp_path / "out.root"
+    assert write_edm4hep(path, [block.take(0, 1), block.take(1, 3)], field=2.0) == 3
+    (tmp_path / "written.toml").write_text(PROFILE)
+    file = Edm4hepFile(path, load_profile(tmp_path / "written.toml"))
+    back = next(file.events())
+    assert back.event_number.tolist() == block.event_number.tolist()
+    compared = set()
+    for name, part in back.collections.items():
+        assert part.counts.tolist() == block[name].counts.tolist()
+        for column, values in part.columns.items():
+            np.testing.assert_allclose(values, block[name][column], rtol=1e-5, atol=1e-4, err_msg=f"{name} {column}")
+            compared.add((name, column))
+    must = {"track": ("pt", "eta", "charge", "d0", "z0", "chi2", "calo_x", "calo_dz", "time")}
+    must |= {"cluster": ("energy", "x", "ecal_energy"), "candidate": ("label", "px", "energy", "track", "cluster")}
+    assert {(name, column) for name, columns in must.items() for column in columns} <= compared
+
+
+def test_names_and_relations_are_those_of_edm4hep(block: EventBlock, tmp_path: Path) -> None:
+    write_edm4hep(tmp_path / "out.root", [block], field=2.0)
+    events = uproot.open(tmp_path / "out.root")["events"]
+    assert events["RingflowPFOs.PDG"].array().tolist() == [[211, 22, -211], [], [-13]]
+    assert events["RingflowPFOs.tracks_begin"].array().tolist() == [[0, 1, 1], [], [0]]
+    assert events["RingflowPFOs.tracks_end"].array().tolist() == [[1, 1, 2], [], [1]]
+    assert events["_RingflowPFOs_tracks.index"].array().tolist() == [[0, 1], [], [0]]
+    assert events["_RingflowPFOs_clusters.index"].array().tolist() == [[0, 1], [], []]
+    assert set(np.unique(events["_RingflowPFOs_tracks.collectionID"].array()[0])) == {collection_id("RingflowTracks")}
+    assert events["RingflowPFOs.mass"].array()[0][0] == pytest.approx((11.2**2 - 9.5**2 - 2.9**2 - 25) ** 0.5, rel=1e-3)
+    assert events["_RingflowTracks_trackStates.location"].array().tolist() == [[1, 4, 1, 4], [], [1, 4]]
+    assert events["RingflowTracks.trackStates_end"].array().tolist() == [[2, 4], [], [2]]
+    assert events["EventHeader.eventNumber"].array().tolist() == [[7], [8], [12]]
+
+
+@pytest.mark.parametrize(
+    ("label", "charge", "pdg"),
+    [(1, 1, 211), (1, -1, -211), (2, 0, 2112), (3, 0, 22), (4, -1, 11), (5, 1, -13), (6, 0, 2112), (7, 0, 22)],
+)
+def test_labels_become_pdg_numbers(label: int, charge: int, pdg: int, tmp_path: Path) -> None:
+    columns = {name: np.ones(1) for name in ("px", "py", "pz", "energy")}
+    candidate = cast("candidate", np.array([1]), {**columns, "label": np.array([label]), "charge": np.array([charge])})
+    write_edm4hep(tmp_path / "out.root", [EventBlock(np.array([3]), {"candidate": candidate})], field=4.0)
+    assert uproot.open(tmp_path / "out.root")["events"]["RingflowPFOs.PDG"].array().tolist() == [[pdg]]
+
+
+def test_simulated_events_with_candidates(tmp_path: Path) -> None:
+    simulated = fake_block(0, 20)
+    target = simulated["target"]
+    kept = {name: target[name] for name in ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")}
+    # Fake tracks know nothing of their particles, which a reader would take for another field.
+    of, tracks = target["track"] >= 0, simulated["track"]
+    row = np.repeat(tracks.offsets[:-1], target.counts)[of] + target["track"][of]
+    tracks.columns["pt"][row] = np.hypot(target["px"], target["py"])[of]
+    parts = {"track": tracks, "cluster": simulated["cluster"]}
+    block = EventBlock(simulated.event_number, {**parts, "candidate": cast("candidate", target.counts, kept)})
+    assert write_edm4hep(tmp_path / "out.root", (block.take(n, n + 5) for n in range(0, 20, 5)), field=2.0) == 20
+    (tmp_path / "written.toml").write_text(PROFILE)
+    file = Edm4hepFile(tmp_path / "out.root", load_profile(tmp_path / "written.toml"))
+    back = concatenate(list(file.events(block_events=7)))
+    for column in ("track", "cluster", "label", "charge", "px", "energy"):
+        np.testing.assert_array_equal(back["candidate"][column], block["candidate"][column])
+
+
+def test_nothing_to_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FailureError, match="no events"):
+        write_edm4hep(tmp_path / "out.root", [], field=4.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_on_the_way_leaves_nothing(block: EventBlock, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+
+    def broken():  # type: ignore[no-untyped-def]
+        yield block
+        raise ValueError("lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        write_edm4hep(tmp_path / "out.root", broken(), field=2.0)
+    assert set(tmp_path.iterdir()) == before
