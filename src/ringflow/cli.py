@@ -32,8 +32,9 @@ from ringflow.base.options import (
     Workers,
 )
 from ringflow.base.output import finish, print_json, show_rows, show_summary
+from ringflow.base.threads import wait_without_spinning
 from ringflow.bench.commands import bench
-from ringflow.recipes.commands import demo, evaluate, train
+from ringflow.recipes.commands import demo, evaluate, export, reconstruct, train
 
 if TYPE_CHECKING:
     from ringflow.sim.settings import SimulateSettings
@@ -46,12 +47,13 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for command in (bench, demo, evaluate, train):
+for command in (bench, demo, evaluate, export, reconstruct, train):
     app.command(command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is one line, never a traceback."""
+    wait_without_spinning()
     try:
         code = app(
             sys.argv[1:] if argv is None else list(argv),

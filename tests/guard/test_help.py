@@ -15,6 +15,7 @@ from ringflow.cli import app
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 COMMANDS = {
     "bench baseline",
+    "bench infer",
     "bench loader",
     "bench model",
     "bench simulate",
@@ -25,6 +26,8 @@ COMMANDS = {
     "demo",
     "doctor",
     "evaluate",
+    "export",
+    "reconstruct",
     "simulate",
     "train",
     "validate",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "ringflow"
-SLOW = ("torch", "numba", "numpy", "pyarrow", "awkward", "scipy", "matplotlib", "pydantic")
+SLOW = ("torch", "numba", "numpy", "pyarrow", "awkward", "scipy", "matplotlib", "pydantic", "onnx", "onnxruntime")
 
 
 def modules(pattern: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -70,6 +71,33 @@ def bench_model(
     for note in result["notes"]:
         say(note)
     finish(None, "ringflow bench model --backbones graph kernel --json")
+
+
+@bench.command(name="infer")
+def bench_infer(
+    *,
+    engines: Annotated[tuple[str, ...], Several, Parameter(help="torch, onnx, onnx-int8; all unless given.")] = (),
+    elements: Annotated[
+        tuple[Count, ...], Several, Parameter(help="Elements per event; 64 to 8,192 unless given.")
+    ] = (),
+    events: Annotated[Count, Parameter(help="Simulated events that are reconstructed from file to file.")] = 200,
+    model: Annotated[
+        Path | None, Parameter(help="Model file or folder of a run instead of what comes with us.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time a network event by event in torch, in ONNX and in int8, on two threads, and from file to file."""
+    from ringflow.base.log import say, table
+    from ringflow.bench import infer as timing
+
+    result = timing.run(engines, elements, events, model)
+    if as_json:
+        print_json(result)
+    else:
+        table("Engines, one event at a time", list(result["rows"][0]), [list(row.values()) for row in result["rows"]])
+        for name, speed in result["file_to_file_events_per_second"].items():
+            say(f"{name}: {speed:.1f} events per second from file to file")
+    finish(None, "ringflow reconstruct --help")
 
 
 @bench.command(name="train")

@@ -49,15 +49,24 @@ def write_candidates(
 
     The file appears whole or not at all.
     """
-    record = {
+    return write_candidate_file(path, candidate_record(dataset, reconstruction, provenance), blocks)
+
+
+def candidate_record(dataset: Dataset, reconstruction: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of candidates of a dataset."""
+    return {
         "manifest_sha256": manifest_hash(dataset.path),
         "sample": dataset.manifest.sample,
         "detector": dataset.manifest.detector,
         "reconstruction": reconstruction,
         "provenance": dict(provenance),
     }
+
+
+def write_candidate_file(path: Path, record: Mapping[str, Any], blocks: Iterable[EventBlock]) -> int:
+    """The same with the record given: its keys are those of `candidate_record`, the hash empty if there is no dataset."""
     schema = arrow_schema(_COLUMNS)
-    schema = schema.with_metadata({**schema.metadata, _METADATA_KEY: json.dumps(record, allow_nan=False)})
+    schema = schema.with_metadata({**schema.metadata, _METADATA_KEY: json.dumps(dict(record), allow_nan=False)})
     events = 0
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
         for block in blocks:
@@ -128,6 +137,14 @@ class CandidateFile:
         groups = np.searchsorted(self._starts, [rows[0], rows[-1]], side="right") - 1
         block = self._read(range(groups[0], groups[1] + 1))
         return _pick(block[_COLLECTION], rows - self._starts[groups[0]])
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def blocks(self) -> Iterator[EventBlock]:
+        """All events, in the blocks they were written in."""
+        for group in range(self._groups):
+            yield self._read(range(group, group + 1))
 
     @property
     def _groups(self) -> int:

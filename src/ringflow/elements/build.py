@@ -52,7 +52,7 @@ def build(
         last_feature = first_feature + len(FEATURES[kind])
         features[rows, first_feature:last_feature] = features_of(kind, columns[kind])
         kind_of[rows] = KINDS.index(kind)
-        position[rows], reference[rows] = _kinematics(kind, columns[kind])
+        position[rows], reference[rows] = kinematics(kind, columns[kind])
         if KINDS.index(kind) == TRACK:
             charge[rows] = columns[kind]["charge"].long()
         first, first_feature = first + counts[kind], last_feature
@@ -91,7 +91,7 @@ def _rows(first: Tensor, counts: Tensor) -> Tensor:
     return start + torch.arange(len(start), device=start.device)
 
 
-def _kinematics(kind: str, columns: Columns) -> tuple[Tensor, Tensor]:
+def kinematics(kind: str, columns: Columns) -> tuple[Tensor, Tensor]:
     """Where an element is (eta, phi), and what was measured (pt, eta, phi, energy)."""
     if kind == "track":
         pt, eta, phi = (columns[name].float() for name in ("pt", "eta", "phi"))

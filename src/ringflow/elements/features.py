@@ -162,13 +162,18 @@ def feature_groups(kinds: Sequence[str]) -> tuple[str | None, ...]:
     return tuple(feature.group and f"{kind}_{feature.group}" for kind in kinds for feature in FEATURES[kind])
 
 
+def essential_columns(kind: str) -> set[str]:
+    """Columns without which no element of a kind can be made."""
+    return {name for feature in FEATURES[kind] if feature.group is None for name in feature.needs}
+
+
 def needed_columns(kinds: Sequence[str], present: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Columns to read for these kinds, out of those that are there; an error if one is lacking that every feature needs."""
     return {kind: _columns_of(kind, present.get(kind, ())) for kind in kinds}
 
 
 def _columns_of(kind: str, present: Sequence[str]) -> tuple[str, ...]:
-    essential = {name for feature in FEATURES[kind] if feature.group is None for name in feature.needs}
+    essential = essential_columns(kind)
     if lacking := sorted(essential - set(present)):
         raise DatasetError(
             f"missing features: the {kind} collection has no column {', '.join(map(repr, lacking))}; "
@@ -179,12 +184,12 @@ def _columns_of(kind: str, present: Sequence[str]) -> tuple[str, ...]:
 
 
 def features_of(kind: str, columns: Columns) -> Tensor:
-    """Features of the objects of one kind, NaN where the columns are not there."""
-    rows = len(next(iter(columns.values())))
+    """Features [N, F] of the objects of one kind, NaN where the columns are not there; columns are [N] or [N, 1]."""
+    first = next(iter(columns.values()))
     values = []
     for feature in FEATURES[kind]:
         if all(name in columns for name in feature.needs):
             values.append(feature.of(columns).float())
         else:
-            values.append(torch.full((rows,), torch.nan, device=next(iter(columns.values())).device))
-    return torch.stack(values, dim=1)
+            values.append(torch.full(first.shape, torch.nan, device=first.device))
+    return torch.cat(values, dim=1) if first.dim() == 2 else torch.stack(values, dim=1)

@@ -7,6 +7,7 @@ candidates["px"], candidates.counts
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,24 +15,29 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ringflow.base.errors import InputFileError
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.log import say
 from ringflow.elements.batch import TRACK, ElementBatch
 from ringflow.elements.build import from_block
-from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.block import Collection, EventBlock
 from ringflow.infer import shipped
+from ringflow.infer.made import ROW, Reconstructor, clusters_of_hits, collection
+from ringflow.infer.onnx_session import OnnxSession
 from ringflow.models.decode import DecodedElements, decode
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.model import Model
 
 #: Elements computed at a time, so that memory stays small; an event is never cut.
 ELEMENTS_AT_ONCE = 8192
+#: What can compute a network.
+ENGINES = ("torch", "onnx")
 
 
 class Session:
     """A network on a device."""
 
     def __init__(self, loaded: LoadedModel, device: torch.device | str = "cpu") -> None:
-        self.model = loaded.model.to(device).eval()
+        self.model = loaded.model.to(device)
         self.threshold = loaded.threshold
         self.card = loaded.card
         self._device = torch.device(device)
@@ -52,18 +58,47 @@ class Session:
         calorimeter = self.model.settings.calorimeter
         made = candidates(self.model, from_block(block, calorimeter).to(self._device), self.threshold)
         if calorimeter == "hit" and len(made):
-            made.columns["cluster"] = _clusters_of_hits(block, made)
+            made.columns["cluster"] = clusters_of_hits(block, made)
         return made
 
 
-def open_session(model: Path | None = None, device: torch.device | str = "cpu") -> Session:
-    """A session of a model file, or of the model that comes with the package."""
+def open_session(
+    model: Path | None = None, device: torch.device | str = "cpu", engine: str | None = None, threads: int = 1
+) -> Reconstructor:
+    """A session of a model file or of the model that comes with the package, computed by an engine of `ENGINES`.
+
+    Unless an engine is named, ONNX files are run as such and others by torch. `threads` are those of ONNX.
+    """
     if model is None and not shipped.is_there():
         raise InputFileError(
             "this installation comes without a model; give --model FILE, or train one: "
             "ringflow train clic_tiny --out runs/first"
         )
-    return Session(load_model(model or shipped.MODEL), device)
+    path = model or shipped.MODEL
+    engine = engine or ("onnx" if path.suffix == ".onnx" else "torch")
+    if engine not in ENGINES:
+        raise UsageError(f"no engine named {engine!r}; choose from {', '.join(ENGINES)}")
+    if engine == "torch":
+        if path.suffix == ".onnx":
+            raise UsageError(f"{path} is an ONNX file, which torch does not run; use --engine onnx")
+        return Session(load_model(path), device)
+    if torch.device(device).type != "cpu":
+        raise UsageError(f"the engine onnx computes on the cpu, not on {device}; use --engine torch there")
+    return _open_onnx(path, threads)
+
+
+def _open_onnx(path: Path, threads: int) -> OnnxSession:
+    """An ONNX file, or another model file exported for this session alone."""
+    if path.suffix == ".onnx":
+        return OnnxSession(path, threads)
+    from ringflow.export.onnx import write_onnx
+
+    loaded = load_model(path)
+    say("exporting the model to ONNX for this run; `ringflow export` keeps the file")
+    with tempfile.TemporaryDirectory(prefix="ringflow-onnx-") as folder:
+        exported = Path(folder) / "model.onnx"
+        write_onnx(exported, loaded)
+        return OnnxSession(exported, threads)
 
 
 @torch.inference_mode()
@@ -75,9 +110,9 @@ def candidates(model: Model, batch: ElementBatch, threshold: float) -> Collectio
     model.train(was_training)
     counts = np.zeros(batch.num_events, np.int64)
     if not parts:
-        return _collection(counts, [np.zeros((0, 8))])
+        return collection(counts, [np.zeros((0, len(ROW)))])
     np.add.at(counts, np.concatenate([events for events, _ in parts]), 1)
-    return _collection(counts, [rows for _, rows in parts])
+    return collection(counts, [rows for _, rows in parts])
 
 
 def _portions(batch: ElementBatch) -> Iterator[torch.Tensor]:
@@ -109,19 +144,3 @@ def _rows(found: DecodedElements, part: ElementBatch, event: torch.Tensor) -> to
     element = torch.where(on_track, -1, place - tracks_B[event])
     columns = (found.label, found.charge, *found.momentum.unbind(1), track, element)
     return torch.stack([column.double() for column in columns], dim=1)
-
-
-def _collection(counts: npt.NDArray[np.int64], rows: list[npt.NDArray[np.float64]]) -> Collection:
-    names = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
-    return cast("candidate", counts, dict(zip(names, np.concatenate(rows).T, strict=True)))
-
-
-def _clusters_of_hits(block: EventBlock, made: Collection) -> npt.NDArray[np.int32]:
-    """The cluster each candidate's hit belongs to; -1 for a candidate on a track, or where hits know no clusters."""
-    hits = block["hit"]
-    if "cluster" not in hits.columns:
-        return np.full(len(made), -1, np.int32)
-    hit = made["cluster"]
-    first = np.repeat(hits.offsets[:-1], made.counts)
-    cluster: npt.NDArray[np.int32] = np.where(hit >= 0, hits["cluster"][(first + hit).clip(0)], -1).astype(np.int32)
-    return cluster

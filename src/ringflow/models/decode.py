@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ringflow.elements.batch import ElementBatch
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON
-from ringflow.models.heads import CHARGES, Prediction
+from ringflow.models.heads import CHARGES, NUM_CLASSES, Prediction
 
 #: Classes that carry a charge, and so exist on tracks only.
 _CHARGED = (CHARGED_HADRON, ELECTRON, MUON)
@@ -30,17 +30,28 @@ class DecodedElements:
 def decode(prediction: Prediction, batch: ElementBatch, threshold: float = 0.5) -> DecodedElements:
     """The elements that say yes, with class, charge and four-momentum."""
     row = torch.nonzero(prediction.particle_N.sigmoid() >= threshold).squeeze(1)
-    on_track = batch.charge_N[row] != 0
-    logits = prediction.class_NC[row].clone()
-    for charged_label in _CHARGED:
-        logits[~on_track, charged_label - 1] = -torch.inf
-    label: Tensor = logits.argmax(1) + 1
-    charged = torch.isin(label, torch.tensor(_CHARGED, device=label.device))
+    chosen = Prediction(*(output[row] for output in prediction))
+    return DecodedElements(row, *decide(chosen, batch.charge_N[row] != 0, batch.reference_N4[row]))
+
+
+def decide(prediction: Prediction, on_track_N: Tensor, reference_N4: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Class, charge and four-momentum of elements if they are particles."""
+    best = torch.where(possible_classes(on_track_N), prediction.class_NC, -torch.inf).argmax(1)
     # A charged candidate has one of the two charges; a neutral one has none.
-    negative, _, positive = prediction.charge_N3[row].unbind(1)
-    charge = torch.where(charged, torch.where(positive >= negative, CHARGES[2], CHARGES[0]), 0)
-    momentum = four_momentum(prediction.momentum_N5[row], batch.reference_N4[row])
-    return DecodedElements(row, label, charge, momentum)
+    negative, _, positive = prediction.charge_N3.unbind(1)
+    charge = torch.where(
+        _charged_classes(best.device)[best], torch.where(positive >= negative, CHARGES[2], CHARGES[0]), 0
+    )
+    return best + 1, charge, four_momentum(prediction.momentum_N5, reference_N4)
+
+
+def possible_classes(on_track_N: Tensor) -> Tensor:
+    """Which classes [N, C] an element can have: a charged one only on a track."""
+    return on_track_N[:, None] | ~_charged_classes(on_track_N.device)
+
+
+def _charged_classes(device: torch.device) -> Tensor:
+    return torch.tensor([column + 1 in _CHARGED for column in range(NUM_CLASSES)], device=device)
 
 
 def four_momentum(momentum_N5: Tensor, reference_N4: Tensor) -> Tensor:

@@ -60,15 +60,20 @@ class GraphMixer(Mixer):
         parts = self.to_parts(x_ND).unflatten(1, (4 * self.heads, -1))
         turned, own, gate = parts.split([2 * self.heads, self.heads, self.heads], dim=1)
         space, value = turn(turned, *rotary).chunk(2, dim=1)
-        bins = Bins(None, layout.offsets_B, layout.longest)
-        if several:
-            bins = bins_of(hash_keys(space.detach().flatten(1), self.hash_KD), layout, self.bin_size)
-        heard = self._convolve(space, value, bins)
+        hashed_N = hash_keys(space.detach().flatten(1), self.hash_KD) if several else None
+        heard = self._convolve(space, value, hashed_N, layout)
         mixed = torch.lerp(own, turn_back(heard, *rotary), gate.sigmoid())
         out: Tensor = self.to_out(mixed.flatten(1))
         return out
 
-    def _convolve(self, space: Tensor, value: Tensor, bins: Bins) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, hashed_N: Tensor | None, layout: Layout) -> Tensor:
+        """Softmax of the products with the others of the bin, times their values; without a hash an event is a bin."""
+        bins = Bins(None, layout.offsets_B, layout.longest)
+        if hashed_N is not None:
+            bins = bins_of(hashed_N, layout, self.bin_size)
+        return attend(query, key, value, bins.offsets, bins.longest, scale=1.0, order=bins.order_S)
+
+    def _convolve(self, space: Tensor, value: Tensor, hashed_N: Tensor | None, layout: Layout) -> Tensor:
         """Sum of the values of a bin, weighted by a normalised Gaussian of the distance."""
         temperature_H1 = self.log_temperature_H.exp()[:, None]
         query = (2.0 * temperature_H1).to(space.dtype) * space
@@ -80,7 +85,7 @@ class GraphMixer(Mixer):
         query = torch.cat([query, torch.ones_like(rest)], dim=-1)
         key = torch.cat([space, rest], dim=-1)
         padded = pad(value, (0, _EXTRA))
-        return attend(query, key, padded, bins.offsets, bins.longest, scale=1.0, order=bins.order_S)[..., :-_EXTRA]
+        return self.attend(query, key, padded, hashed_N, layout)[..., :-_EXTRA]
 
 
 def hash_keys(space_ND: Tensor, hash_KD: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class KernelMixer(Mixer):
         """What every element hears from the others of its event."""
         rotary = from_leader(rotary, x_ND[:, 0], layout)  # the features turn with the event
         qkv = turn(self.to_qkv(x_ND).unflatten(1, (3 * self.heads, -1)), *rotary)
-        chunks = Chunks.of(layout, len(x_ND))
+        chunks = Chunks.of(layout, x_ND.shape[0])
         query, key, value = chunks.cut(qkv).transpose(1, 2).chunk(3, dim=1)
         heard = chunks.join(kernel_attention(query, key, value, self.projection_ME, chunks).transpose(1, 2))
         out: Tensor = self.to_out(turn_back(heard, *rotary).flatten(1))

@@ -57,7 +57,7 @@ def from_leader(rotary: tuple[Tensor, Tensor], score_N: Tensor, layout: Layout) 
     Products of turned vectors stay what they are. Projections of them, as a hash or random features take, do not depend any
     more on how the event lies around the beam, if the score does not.
     """
-    if not len(score_N):
+    if score_N.shape[0] == 0:
         return rotary
     cosine, sine = rotary
     leader = _leaders(score_N, layout)

@@ -19,7 +19,7 @@ from ringflow.event.block import Collection, EventBlock
 from ringflow.infer import shipped
 
 if TYPE_CHECKING:
-    from ringflow.infer.session import Session
+    from ringflow.infer.made import Reconstructor
 
 Reconstruct = Callable[[EventBlock], Collection]
 
@@ -105,14 +105,14 @@ def open_reconstruction(name: str, detector: str, model: Path | None = None) -> 
     return lambda block: reconstruct_block(block, constants)
 
 
-def open_model(model: Path | None) -> Session:
+def open_model(model: Path | None) -> Reconstructor:
     """The network of a file, or the one that comes with the package; opened once per process and state of the file."""
     path = model or shipped.MODEL
     return _open(model, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 @cache
-def _open(model: Path | None, changed: int) -> Session:
+def _open(model: Path | None, changed: int) -> Reconstructor:
     from ringflow.infer.session import open_session
 
     return open_session(model)

@@ -86,7 +86,8 @@ def _one_shard(task: ShardTask) -> Dataset:
 
 def _chunks(dataset: Dataset, task: ShardTask) -> Iterator[EventBlock]:
     """Blocks of `EVENTS_AT_ONCE` events or more with their truth and the candidates of every reconstruction."""
-    present = columns_for(dataset, task.reconstructions, task.model)
+    made_here = tuple(name for name in task.reconstructions if name not in dict(task.files))
+    present = columns_for(dataset, made_here, task.model)
     columns = [f"{name}_{column}" for name, part in present.items() for column in part]
     makers = _makers(dataset, task)
     waiting: list[EventBlock] = []

@@ -16,19 +16,21 @@ from fake_events import fake_block
 from ringflow.base.errors import InputFileError
 from ringflow.elements.batch import TRACK
 from ringflow.elements.build import from_block
+from ringflow.elements.features import FEATURES
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.infer import session as module
 from ringflow.infer import shipped
 from ringflow.infer.session import Session, open_session
 from ringflow.models.file import LoadedModel, save_model
+from ringflow.models.heads import MOMENTUM
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 
 
-def small_model(calorimeter: str = "cluster", seed: int = 1) -> Model:
+def small_model(calorimeter: str = "cluster", dropout: float = 0.0) -> Model:
     """A network of random weights that says yes to some elements."""
-    torch.manual_seed(seed)
-    model = Model(ModelSettings(width=16, layers=1, heads=2, hidden=16, calorimeter=calorimeter))
+    torch.manual_seed(1)
+    model = Model(ModelSettings(width=16, layers=1, heads=2, hidden=16, calorimeter=calorimeter, dropout=dropout))
     torch.nn.init.normal_(model.heads.out.weight, std=0.3)
     with torch.no_grad():
         elements = from_block(fake_block(0, 20), calorimeter)
@@ -98,14 +100,60 @@ def test_events_without_elements() -> None:
     assert session.reconstruct(some.take(0, 0)).counts.tolist() == []
 
 
-def test_columns_a_detector_lacks() -> None:
-    block = fake_block(0, 3)
-    poor = Collection(
-        block["cluster"].counts,
-        {n: block["cluster"][n] for n in ("energy", "x", "y", "z", "eta", "phi")},
+def test_a_candidate_has_the_momentum_of_its_own_element() -> None:
+    block, session = fake_block(0, 12), small_session()
+    with torch.no_grad():
+        session.model.heads.out.weight[-len(MOMENTUM) :] = 0.0  # trust the detector
+    found = session.reconstruct(block)
+    event = np.repeat(np.arange(12), found.counts)
+    on_track = found["track"] >= 0
+    assert on_track.any()
+    assert not on_track.all()
+    tracks, clusters = block["track"], block["cluster"]
+    track = (tracks.offsets[event] + found["track"])[on_track]
+    cluster = (clusters.offsets[event] + found["cluster"])[~on_track]
+    for name, component in (("px", np.cos), ("py", np.sin)):
+        expected = tracks["pt"][track] * component(tracks["phi"][track])
+        assert np.allclose(found[name][on_track], expected, rtol=1e-4, atol=1e-5)
+    assert np.allclose(found["pz"][on_track], tracks["pt"][track] * np.sinh(tracks["eta"][track]), rtol=1e-4)
+    assert np.allclose(found["energy"][~on_track], clusters["energy"][cluster], rtol=1e-4)
+    place = np.stack([clusters[axis][cluster] for axis in "xyz"], axis=1)
+    direction = np.stack([found[name][~on_track] for name in ("px", "py", "pz")], axis=1)
+    along = (place * direction).sum(1) / np.linalg.norm(place, axis=1) / np.linalg.norm(direction, axis=1)
+    assert np.allclose(along, 1.0, atol=1e-4)
+
+
+def only_what_every_detector_has(block: EventBlock, calorimeter: str) -> EventBlock:
+    """The block without the columns of features that belong to a group."""
+    parts = {}
+    for kind in ("track", calorimeter):
+        needed = {name for feature in FEATURES[kind] if feature.group is None for name in feature.needs}
+        kept = {name: column for name, column in block[kind].columns.items() if name in needed | {"eta", "phi"}}
+        assert len(kept) < len(block[kind].columns)
+        parts[kind] = Collection(block[kind].counts, kept)
+    return EventBlock(block.event_number, parts)
+
+
+@pytest.mark.parametrize("calorimeter", ["cluster", "hit"])
+def test_columns_a_detector_lacks(calorimeter: str) -> None:
+    block, session = fake_block(0, 6), small_session(calorimeter)
+    poor = only_what_every_detector_has(block, calorimeter)
+    found = session.reconstruct(poor)
+    assert len(found)
+    assert all(np.isfinite(column).all() for column in found.columns.values())
+    if calorimeter == "hit":
+        assert (found["cluster"] == -1).all()  # such hits know no clusters
+
+
+def test_a_value_that_is_missing_for_some_tracks_only() -> None:
+    block, session = fake_block(0, 6), small_session()
+    tracks = {name: column.copy() for name, column in block["track"].columns.items()}
+    tracks["dedx"][::2] = np.nan
+    found = session.reconstruct(
+        EventBlock(block.event_number, {**block.collections, "track": Collection(block["track"].counts, tracks)})
     )
-    found = small_session().reconstruct(EventBlock(block.event_number, {**block.collections, "cluster": poor}))
-    assert np.isfinite(found["px"]).all()
+    assert len(found)
+    assert all(np.isfinite(column).all() for column in found.columns.values())
 
 
 def test_a_candidate_on_a_hit_names_the_cluster_of_the_hit() -> None:
@@ -114,13 +162,19 @@ def test_a_candidate_on_a_hit_names_the_cluster_of_the_hit() -> None:
     event = np.repeat(np.arange(6), found.counts)
     on_hit = found["track"] < 0
     assert on_hit.any()
-    assert (found["cluster"][on_hit] >= 0).all()
-    assert (found["cluster"] < block["cluster"].counts[event]).all()
+    # The same hits, counted through the packed rows.
+    elements = from_block(block, "hit")
+    with torch.no_grad():
+        rows = np.flatnonzero(small_session("hit").model.predict(elements).particle_N.sigmoid().numpy() >= 0.5)
+    hit = rows - elements.offsets_B.numpy()[event] - block["track"].counts[event] + block["hit"].offsets[event]
+    assert np.array_equal(found["cluster"][on_hit], block["hit"]["cluster"][hit[on_hit]])
+    assert (found["cluster"][~on_hit] == -1).all()
 
 
-def test_training_goes_on_after_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_model().train()
-    module.candidates(model, from_block(fake_block(0, 2)), 0.5)
+def test_a_look_is_without_dropout_and_the_training_goes_on_after_it() -> None:
+    model, elements = small_model(dropout=0.5).train(), from_block(fake_block(0, 6))
+    first, second = (module.candidates(model, elements, 0.5) for _ in range(2))
+    assert same(first, second)
     assert model.training
 
 

@@ -101,7 +101,7 @@ def test_weights_are_normalised_gaussians_of_the_distance(dtype: torch.dtype):
     distance = (space.float()[:, None] - space.float()[None]).square().sum(-1)
     weights = torch.softmax(-mixer.log_temperature_H.exp() * distance, dim=1)
     expected = torch.einsum("ijh,jhe->ihe", weights, value.float())
-    found = mixer._convolve(space, value, Bins(None, torch.tensor([0, 40], dtype=torch.int32), 40))
+    found = mixer._convolve(space, value, None, Layout(torch.tensor([0, 40], dtype=torch.int32), torch.zeros(40), 40))
     assert (found.float() - expected).abs().max() < (1e-5 if dtype == torch.float32 else 0.05)
 
 

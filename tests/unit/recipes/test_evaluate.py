@@ -196,10 +196,13 @@ def test_empty_events_and_events_with_one_element(tmp_path: Path) -> None:
     assert found["particles_per_event"]["value"] == pytest.approx(1 / 3)
 
 
-def test_a_folder_holds_the_report_and_the_figures(dataset: Path, tmp_path: Path) -> None:
+def test_a_folder_holds_the_report_and_the_figures(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = evaluate([dataset], out=tmp_path / "report", events=3)
     assert json.loads((tmp_path / "report" / "metrics.json").read_text()) == results
     assert report_page(tmp_path / "report").stat().st_size > 1000
+    monkeypatch.setattr("ringflow.evaluate.report.write_report", lambda *_: None)  # drawn once is enough
     assert evaluate([dataset], out=tmp_path / "report", events=3) == results  # our own folder is taken up again
     with pytest.raises(UsageError, match="holds files that ringflow did not make"):
         evaluate([dataset], out=dataset, events=3)

@@ -1,0 +1,1 @@
+"""Networks as ONNX files that take raw detector values and return particles."""
