@@ -67,7 +67,8 @@ def open_session(
 ) -> Reconstructor:
     """A session of a model file or of the model that comes with the package, computed by an engine of `ENGINES`.
 
-    Unless an engine is named, ONNX files are run as such and others by torch. `threads` are those of ONNX.
+    Unless an engine is named, ONNX files are run as such and others by torch. `threads` are events that ONNX computes at a
+    time.
     """
     if model is None and not shipped.is_there():
         raise InputFileError(

@@ -158,7 +158,7 @@ def reconstruct_command(
         Literal["torch", "onnx"] | None, Parameter(help="What computes; as the file is, unless given.")
     ] = None,
     device: Annotated[str, Parameter(help="Name of a torch device; auto is the accelerator found, else cpu.")] = "auto",
-    threads: Annotated[Count, Parameter(help="Threads of the engine onnx.")] = 1,
+    threads: Annotated[Count, Parameter(help="Events that the engine onnx computes at a time.")] = 1,
     split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
     events: Annotated[Count | None, Parameter(help="Only so many events.")] = None,
     profile: Annotated[str | None, Parameter(help="How to read a ROOT file: name of a profile or TOML file.")] = None,

@@ -56,6 +56,12 @@ def test_the_candidates_are_those_of_torch(
     assert session.card["data"] == "made up"
 
 
+def test_threads_change_nothing(small_onnx: Callable[..., Path]):
+    one, three = (OnnxSession(small_onnx(), threads).reconstruct(fake_block(0, 40)) for threads in (1, 3))
+    assert np.array_equal(one.counts, three.counts)
+    assert all(np.array_equal(one[name], three[name]) for name in one.columns)
+
+
 def test_a_block_of_no_events(small_onnx: Callable[..., Path]):
     made = OnnxSession(small_onnx()).reconstruct(fake_block(0, 1).take(0, 0))
     assert (len(made), len(made.counts)) == (0, 0)
