@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ringflow.bench.record import hardware
-from ringflow.elements.batch import ElementBatch
+from ringflow.bench.train import KeptChunk
 from ringflow.recipes.training_data import open_training_data
 from ringflow.recipes.validation import Validation
 from ringflow.train import trainer
@@ -32,22 +32,6 @@ BACKBONES = {
 }
 
 
-class _KeptChunk:
-    """The first chunk of a source, again and again."""
-
-    def __init__(self, chunk: ElementBatch) -> None:
-        self._chunk = chunk
-
-    def chunk(self, index: int) -> ElementBatch:
-        return self._chunk
-
-    def prefetch(self, index: int) -> None:
-        """It is there."""
-
-    def close(self) -> None:
-        """It stays."""
-
-
 def main() -> None:
     """Make the events, train, write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -61,7 +45,7 @@ def main() -> None:
     device = choose_device(settings.compute.device)
     rows: list[dict[str, Any]] = []
     with open_training_data(settings, device, arguments.out) as data:
-        source = _KeptChunk(data.source.chunk(0))
+        source = KeptChunk(data.source.chunk(0))
         validate = Validation(data.blocks, settings.model.calorimeter)
         for name, special in BACKBONES.items():
             torch._dynamo.reset()

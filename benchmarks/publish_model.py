@@ -3,7 +3,7 @@
     ringflow train clic_base --out runs/base --json > training.json
     ringflow evaluate data/test/* --model runs/base/model.safetensors --out report
     python benchmarks/publish_model.py --training training.json --model runs/base/model.safetensors \
-        --metrics report/metrics.json --commit $(git rev-parse HEAD) --where "one H200, 16 cores"
+        --metrics report/metrics.json --commit $(git rev-parse HEAD) --where "one H200, 16 cores" --wall-seconds 361
 
 Writes `src/ringflow/weights/clic.safetensors`, `src/ringflow/weights/clic.md` and `benchmarks/results/shipped_model.json`.
 """

@@ -2,13 +2,14 @@
 
 The rows are of one event at a time on two threads, in memory, each measured in a process of its own. Every engine computes the
 same function, from raw detector values to particles, as an exported file does: `torch` is the traced program run eagerly,
-`onnx` the file, `onnx-int8` the file in int8. Times are the shortest of repeated runs, since others may share the machine.
+`onnx` the file, `onnx-int8` the file in int8. Times are medians of repeated runs.
 `peak_mb` is how far the resident memory rises in the first event of that size.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -83,8 +84,8 @@ def measure(engine: str, file: Path, dataset: Path, num_elements: int) -> dict[s
     return {
         "engine": engine,
         "num_elements": num_elements,
-        "events_per_second": round(1.0 / min(wall), 2),
-        "cpu_ms_per_event": round(1000.0 * min(cpu), 3),
+        "events_per_second": round(1.0 / statistics.median(wall), 2),
+        "cpu_ms_per_event": round(1000.0 * statistics.median(cpu), 3),
         "peak_mb": round(peak, 1),
     }
 

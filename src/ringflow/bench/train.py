@@ -88,7 +88,7 @@ def random_chunk(num_elements: int, num_events: int) -> ElementBatch:
     )
 
 
-class _Chunk:
+class KeptChunk:
     """A source that has one chunk."""
 
     def __init__(self, chunk: ElementBatch) -> None:
@@ -106,7 +106,7 @@ class _Chunk:
 
 def _feed(settings: TrainSettings, chunk: ElementBatch, device: torch.device) -> Feed:
     budget = settings.compute.batch_elements
-    return Feed(_Chunk(chunk), budget=budget, reuse=settings.source.reuse, seed=settings.seed, device=device)
+    return Feed(KeptChunk(chunk), budget=budget, reuse=settings.source.reuse, seed=settings.seed, device=device)
 
 
 def train_rate(
