@@ -34,7 +34,8 @@ from ringflow.base.options import (
 from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.base.threads import wait_without_spinning
 from ringflow.bench.commands import bench
-from ringflow.recipes.commands import demo, evaluate, export, reconstruct, train
+from ringflow.recipes.commands import demo, evaluate, train
+from ringflow.recipes.use_commands import export, reconstruct
 
 if TYPE_CHECKING:
     from ringflow.sim.settings import SimulateSettings

@@ -34,7 +34,7 @@ def test_torch_is_pinned_without_a_build() -> None:
 
 
 def test_the_extras_are_these() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"onnx", "tune", "spark", "mpi", "serve", "explain", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {"onnx", "tune", "ray", "spark", "mpi", "serve", "explain", "dev"}
 
 
 def test_the_citation_has_the_version() -> None:
