@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ringflow.base.errors import DatasetError
 from ringflow.elements.batch import KINDS, TRACK, ElementBatch, ElementTargets
-from ringflow.elements.features import FEATURES, Columns, feature_names, features_of, needed_columns
+from ringflow.elements.features import FEATURES, Columns, direction, feature_names, features_of, needed_columns
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import properties
 
@@ -96,16 +96,11 @@ def kinematics(kind: str, columns: Columns) -> tuple[Tensor, Tensor]:
     if kind == "track":
         pt, eta, phi = (columns[name].float() for name in ("pt", "eta", "phi"))
         energy = torch.sqrt((pt * torch.cosh(eta)).square() + _PION_MASS**2)
-        x, y, z = (columns[f"calo_{axis}"].float() for axis in "xyz")
-        place = torch.stack([_pseudorapidity(x, y, z), torch.atan2(y, x)], dim=1)
-        return place, torch.stack([pt, eta, phi, energy], dim=1)
-    x, y, z, energy = (columns[name].float() for name in ("x", "y", "z", "energy"))
-    eta, phi = _pseudorapidity(x, y, z), torch.atan2(y, x)
+        place = direction(*(columns[f"calo_{axis}"] for axis in "xyz"))
+        return torch.stack(place, dim=1).float(), torch.stack([pt, eta, phi, energy], dim=1)
+    eta, phi = (angle.float() for angle in direction(*(columns[axis] for axis in "xyz")))
+    energy = columns["energy"].float()
     return torch.stack([eta, phi], dim=1), torch.stack([energy / torch.cosh(eta), eta, phi, energy], dim=1)
-
-
-def _pseudorapidity(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    return torch.asinh(z / torch.hypot(x, y).clamp_min(1e-3))
 
 
 def _targets(

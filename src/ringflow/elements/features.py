@@ -40,7 +40,7 @@ def _log(values: Tensor, least: float = 1e-6) -> Tensor:
 
 
 def _wrap(angle: Tensor) -> Tensor:
-    return torch.remainder(angle + torch.pi, 2 * torch.pi) - torch.pi
+    return angle - 2 * torch.pi * torch.round(angle / (2 * torch.pi))  # exact where there is nothing to wrap
 
 
 def _distance(c: Columns, prefix: str) -> Tensor:
@@ -48,12 +48,25 @@ def _distance(c: Columns, prefix: str) -> Tensor:
     return torch.sqrt(x.square() + y.square() + z.square())
 
 
+def direction(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Pseudorapidity and azimuth of points, in float64.
+
+    Small distances are made of them, and fine waves: the last bit of a float32 would be seen in the answer, and libraries
+    differ in it.
+    """
+    return _pseudorapidity(x, y, z), torch.atan2(y.double(), x.double())
+
+
+def _pseudorapidity(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.asinh(z.double() / torch.hypot(x.double(), y.double()).clamp_min(1e-3))
+
+
 def _eta(c: Columns, prefix: str) -> Tensor:
-    return torch.asinh(c[f"{prefix}z"] / torch.hypot(c[f"{prefix}x"], c[f"{prefix}y"]).clamp_min(1e-3))
+    return _pseudorapidity(*(c[f"{prefix}{axis}"] for axis in "xyz"))
 
 
 def _phi(c: Columns, prefix: str) -> Tensor:
-    return torch.atan2(c[f"{prefix}y"], c[f"{prefix}x"])
+    return torch.atan2(c[f"{prefix}y"].double(), c[f"{prefix}x"].double())
 
 
 def _lateness(c: Columns, prefix: str) -> Tensor:

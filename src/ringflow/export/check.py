@@ -1,7 +1,7 @@
 """Whether an exported file gives what the network gives: on every element of real events, not on an example.
 
-Momenta are compared relative to the energy, and for candidates only: those of other elements are nobody's. A decision that
-hangs on less than the tolerance (two classes equally likely, a probability at the threshold) may fall either way.
+Momenta are compared relative to the energy, those of elements that become no candidate too. A decision that hangs on less
+than the tolerance (two classes equally likely, a probability at the threshold) may fall either way.
 
 The learned graph decides by a hash who talks to whom, and the last bit of a number can turn it. An event that differs there is
 compared again with the network on inputs that are off by such a bit; it counts as equal if one of these answers is the same,
@@ -53,7 +53,7 @@ class Comparison:
 
     def rows(self) -> list[dict[str, object]]:
         """One row per output."""
-        largest = {"element_probability": self.probability, "candidate_momentum": self.momentum}
+        largest = {"element_probability": self.probability, "element_momentum": self.momentum}
         limits = {"element_label": 0, "element_charge": 0, "candidates": 0}
         limits["undecided events"] = max(1, int(UNDECIDED_SHARE * self.events))
         counts = zip(limits.items(), (self.label, self.charge, self.candidate, self.undecided), strict=True)
@@ -128,7 +128,7 @@ def _difference(loaded: LoadedModel, batch: ElementBatch, answers: list[Values])
         events=len(answers),
         elements=batch.num_elements,
         probability=_largest(got["element_probability"] - probability),
-        momentum=_largest((got["element_momentum"] - momentum)[taken] / momentum[taken, 3:]),
+        momentum=_largest((got["element_momentum"] - momentum) / momentum[:, 3:]),
         label=int((~same_label & ~_tied(classes)).sum()),
         charge=int(((got["element_charge"] != charge) & same_label & ~_tied(charges)).sum()),
         candidate=int(wrong.sum()) + _not_the_elements(got, chosen, loaded.model.kinds[1]),

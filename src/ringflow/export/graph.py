@@ -56,11 +56,11 @@ def output_names(calorimeter: str) -> tuple[str, ...]:
 
 
 class EventGraph(nn.Module):
-    """The function of one event."""
+    """The function of one event. One that is not portable can be exported, but not be run in torch."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, *, portable: bool = True) -> None:
         super().__init__()
-        self.model = _one_event(loaded.model)
+        self.model = _one_event(loaded.model, portable=portable)
         self.kinds = loaded.model.kinds
         self.threshold = loaded.threshold
         for kind in self.kinds:
@@ -112,13 +112,13 @@ class EventGraph(nn.Module):
         return Prediction(*(output.index_select(0, asked) for output in said))
 
 
-def _one_event(model: Model) -> Model:
+def _one_event(model: Model, *, portable: bool) -> Model:
     """A copy of the network whose every part can be exported."""
     single = copy.deepcopy(model).cpu().eval()
     for block in single.blocks:
         assert isinstance(block, Block)
         if block.mixer is not None:
-            block.mixer = for_one_event(block.mixer, model.settings).eval()
+            block.mixer = for_one_event(block.mixer, model.settings, portable=portable).eval()
     return single
 
 

@@ -24,6 +24,7 @@ from ringflow.elements.features import essential_columns
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.export.description import Description, InputColumn
 from ringflow.export.graph import EventGraph, input_columns, output_names
+from ringflow.export.operators import TRANSLATIONS
 from ringflow.export.runtime import extra
 from ringflow.models.file import LoadedModel
 from ringflow.models.model import Model
@@ -32,12 +33,12 @@ from ringflow.models.model import Model
 _TRACED = (5, 7)
 
 
-def write_onnx(path: Path, loaded: LoadedModel) -> Description:
-    """Write a model in float32; it appears whole or not at all."""
+def write_onnx(path: Path, loaded: LoadedModel, *, portable: bool = False) -> Description:
+    """Write a model in float32; it appears whole or not at all. A portable one has operators of the standard only."""
     extra("onnx")
     extra("onnxscript")
     described = describe(loaded)
-    proto = _trace(EventGraph(loaded).eval(), described.kinds)
+    proto = _trace(EventGraph(loaded, portable=portable).eval(), described.kinds)
     write_proto(path, proto, described)
     return described
 
@@ -97,7 +98,7 @@ def _trace(graph: EventGraph, kinds: tuple[str, str]) -> Any:
             dynamic_shapes={"track": any_number, "calorimeter": any_number},
             input_names=list(kinds),
             output_names=list(output_names(kinds[1])),
-            custom_translation_table={torch.ops.aten.hypot.default: _hypot},
+            custom_translation_table=TRANSLATIONS,
             external_data=False,
             verbose=False,
         )
@@ -105,13 +106,6 @@ def _trace(graph: EventGraph, kinds: tuple[str, str]) -> Any:
     proto = program.model_proto
     _clean(proto, kinds)
     return proto
-
-
-def _hypot(x: Any, y: Any) -> Any:
-    """ONNX has no such operation; detectors are far too small for squares to overflow."""
-    from onnxscript import opset18 as op
-
-    return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
 
 
 def _clean(proto: Any, kinds: tuple[str, str]) -> None:

@@ -31,6 +31,7 @@ def write_int8(path: Path, source: Path, blocks: Iterable[EventBlock], events: i
     described = replace(EventRuntime(source).description, precision="int8")
     proto = onnx.load(source)
     proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
+    _tell_types(onnx, proto)
     with tempfile.TemporaryDirectory(prefix="ringflow-int8-") as folder:
         made = Path(folder) / "int8.onnx"
         quantization.quantize_static(
@@ -47,6 +48,13 @@ def write_int8(path: Path, source: Path, blocks: Iterable[EventBlock], events: i
         )
         write_proto(path, onnx.load(made), described)
     return described
+
+
+def _tell_types(onnx: Any, proto: Any) -> None:
+    """Say what operations outside of the standard give: from there on the types of all others follow."""
+    made = [name for node in proto.graph.node if node.domain for name in node.output]
+    kind = onnx.TensorProto.FLOAT
+    proto.graph.value_info.extend(onnx.helper.make_tensor_value_info(name, kind, None) for name in made)
 
 
 def _dense_layers(proto: Any) -> list[str]:

@@ -34,9 +34,13 @@ class AttentionMixer(Mixer):
         """What every element hears from the others of its event."""
         qkv = turn(self.to_qkv(x_ND).unflatten(1, (3 * self.heads, -1)), *rotary)
         query, key, value = qkv.chunk(3, dim=1)
-        heard = attend(query, key, value, layout.offsets_B, layout.longest)
+        heard = self.attend(query, key, value, layout)
         out: Tensor = self.to_out(turn_back(heard, *rotary).flatten(1))
         return out
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+        """Softmax of the products with the others of the event, times their values."""
+        return attend(query, key, value, layout.offsets_B, layout.longest)
 
 
 def attend(

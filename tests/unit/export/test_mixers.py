@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ringflow.export.mixers import OneEventGraphMixer, for_one_event
+from ringflow.export.mixers import FusedAttentionMixer, OneEventGraphMixer, for_one_event
 from ringflow.models.attention import AttentionMixer
 from ringflow.models.graph import GraphMixer
 from ringflow.models.layout import Layout
@@ -19,7 +19,7 @@ SETTINGS = ModelSettings.model_validate({"backbone": "graph", "width": 16, "head
 def test_the_learned_graph_of_one_event(rows: int, equal: int):
     torch.manual_seed(rows)
     mixer = GraphMixer(SETTINGS).eval()
-    exportable = for_one_event(mixer, SETTINGS)
+    exportable = for_one_event(mixer, SETTINGS, portable=True)
     assert isinstance(exportable, OneEventGraphMixer)
     query, key, value = torch.randn(3, rows, 2, 16)
     hashed = torch.randint(0, 1 << 18, (rows,))
@@ -30,6 +30,9 @@ def test_the_learned_graph_of_one_event(rows: int, equal: int):
     torch.testing.assert_close(exportable.attend(query, key, value, hashed, layout), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_others_stay_as_they_are():
+def test_attention_is_spelled_out_only_for_other_runtimes():
     mixer = AttentionMixer(SETTINGS)
-    assert for_one_event(mixer, SETTINGS) is mixer
+    assert for_one_event(mixer, SETTINGS, portable=True) is mixer
+    fused = for_one_event(mixer, SETTINGS, portable=False)
+    assert isinstance(fused, FusedAttentionMixer)
+    torch.testing.assert_close(fused.state_dict(), mixer.state_dict(), atol=0.0, rtol=0.0)
