@@ -51,7 +51,7 @@ class FusedAttentionMixer(AttentionMixer):
             shape=flat[0].shape,
             version=1,
         )
-        return heard[0].unflatten(1, (self.heads, -1))
+        return heard[0].view(*query.shape)
 
 
 class OneEventGraphMixer(GraphMixer):

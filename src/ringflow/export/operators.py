@@ -11,17 +11,22 @@ import torch
 _FLOAT32, _FLOAT64 = 1, 11
 
 
+def _operators() -> Any:
+    """Those of the standard; imported late, since they are slow to load."""
+    from onnxscript import opset18
+
+    return opset18
+
+
 def _hypot(x: Any, y: Any) -> Any:
     """Length in the plane; detectors are far too small for squares to overflow."""
-    from onnxscript import opset18 as op
-
+    op = _operators()
     return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
 
 
 def _asinh(x: Any) -> Any:
     """By the logarithm of a sum, in float64, where it loses no digits that anyone sees."""
-    from onnxscript import opset18 as op
-
+    op = _operators()
     size = op.Cast(op.Abs(x), to=_FLOAT64)
     one = op.CastLike(op.Constant(value_float=1.0), size)
     found = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), one))))
@@ -30,8 +35,7 @@ def _asinh(x: Any) -> Any:
 
 def _atan2(y: Any, x: Any) -> Any:
     """Of float64: the angle in float32, and what remains after turning by it, whose tangent is its size."""
-    from onnxscript import opset18 as op
-
+    op = _operators()
     rough = op.CastLike(_float_atan2(op.Cast(y, to=_FLOAT32), op.Cast(x, to=_FLOAT32)), x)
     cosine, sine = op.Cos(rough), op.Sin(rough)
     along = op.Add(op.Mul(x, cosine), op.Mul(y, sine))
@@ -44,8 +48,7 @@ def _atan2(y: Any, x: Any) -> Any:
 
 def _float_atan2(y: Any, x: Any) -> Any:
     """In float32, of the smaller over the larger, so that no quotient is more than one."""
-    from onnxscript import opset18 as op
-
+    op = _operators()
     zero, one = op.Constant(value_float=0.0), op.Constant(value_float=1.0)
     width, height = op.Abs(x), op.Abs(y)
     longer, shorter = op.Max(width, height), op.Min(width, height)

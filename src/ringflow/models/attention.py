@@ -27,8 +27,8 @@ class AttentionMixer(Mixer):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.heads = settings.heads
-        self.to_qkv = nn.Linear(settings.width, 3 * settings.width)
-        self.to_out = nn.Linear(settings.width, settings.width)
+        self.to_qkv = nn.Linear(settings.width, 3 * settings.width_of_heads)
+        self.to_out = nn.Linear(settings.width_of_heads, settings.width)
 
     def forward(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
         """What every element hears from the others of its event."""

@@ -45,10 +45,10 @@ class GraphMixer(Mixer):
         super().__init__()
         self.heads = settings.heads
         self.bin_size = settings.graph.bin_size
-        width = settings.width
-        self.to_parts = nn.Linear(width, 4 * width)
-        self.to_out = nn.Linear(width, width)
-        self.log_temperature_H = nn.Parameter(torch.full((self.heads,), -0.5 * math.log(width // self.heads)))
+        width = settings.width_of_heads
+        self.to_parts = nn.Linear(settings.width, 4 * width)
+        self.to_out = nn.Linear(width, settings.width)
+        self.log_temperature_H = nn.Parameter(torch.full((self.heads,), -0.5 * math.log(settings.width_of_head)))
         # The last projection sorts within the buckets of the others. Drawn per layer, so that neighbourhoods differ.
         self.register_buffer("hash_KD", torch.randn(settings.graph.hashes + 1, width))
 

@@ -32,10 +32,9 @@ class KernelMixer(Mixer):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.heads = settings.heads
-        head_width = settings.width // settings.heads
-        self.to_qkv = nn.Linear(settings.width, 3 * settings.width)
-        self.to_out = nn.Linear(settings.width, settings.width)
-        self.register_buffer("projection_ME", orthogonal_gaussian(settings.kernel.features, head_width))
+        self.to_qkv = nn.Linear(settings.width, 3 * settings.width_of_heads)
+        self.to_out = nn.Linear(settings.width_of_heads, settings.width)
+        self.register_buffer("projection_ME", orthogonal_gaussian(settings.kernel.features, settings.width_of_head))
 
     def redraw(self, generator: torch.Generator) -> None:
         """Draw other features, from a generator on the CPU."""

@@ -34,7 +34,7 @@ class Model(nn.Module):
         super().__init__()
         self.settings = settings
         self.embedding = Embedding(settings, len(feature_names(self.kinds)))
-        self.rotary = RotaryPositions(settings.width // settings.heads, settings.finest)
+        self.rotary = RotaryPositions(settings.width_of_head, settings.finest)
         make = MIXERS[settings.backbone]
         self.blocks = nn.ModuleList(Block(settings, make and make(settings)) for _ in range(settings.layers))
         self.norm = nn.LayerNorm(settings.width)

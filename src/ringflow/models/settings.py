@@ -38,6 +38,8 @@ class ModelSettings(Settings):
     calorimeter: Literal["cluster", "hit"] = "cluster"
     width: int = Field(default=128, ge=8)
     layers: int = Field(default=6, ge=0)
+    #: Width of a head; width / heads unless given, as after pruning.
+    head_width: int | None = Field(default=None, ge=4, multiple_of=4)
     heads: int = Field(default=4, ge=1, validate_default=True)
     #: Width inside a feed-forward part.
     hidden: int = Field(default=512, ge=8)
@@ -52,7 +54,17 @@ class ModelSettings(Settings):
     @classmethod
     def _divides(cls, heads: int, others: ValidationInfo) -> int:
         width = others.data.get("width", 0)
-        if width % (4 * heads):
+        if others.data.get("head_width") is None and width % (4 * heads):
             nearest = max(round(width / (4 * heads)), 1) * 4 * heads
             raise ValueError(f"width {width} must be a multiple of four times heads ({heads}), for example {nearest}")
         return heads
+
+    @property
+    def width_of_head(self) -> int:
+        """Numbers in a head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def width_of_heads(self) -> int:
+        """Numbers in all heads together."""
+        return self.heads * self.width_of_head

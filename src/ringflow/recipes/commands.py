@@ -1,4 +1,4 @@
-"""The commands that train, compare and demonstrate. Every command imports its work late."""
+"""The commands that train, prune, compare and demonstrate. Every command imports its work late."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
 from ringflow.base.log import say
 from ringflow.base.options import Count, DatasetFolder, Json, Overrides, Several, Switch, Workers
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 train = App(name="train")
 evaluate = App(name="evaluate")
 demo = App(name="demo")
+prune = App(name="prune")
 
 
 @train.default
@@ -50,6 +52,39 @@ def train_command(
     result = recipe.train(settings, out, overwrite=overwrite)
     show_summary("Training", result, as_json=as_json)
     finish(Path(result["model"]), f"ringflow evaluate DATASET --model {result['model']}")
+
+
+@prune.default
+def prune_command(
+    model: Annotated[Path, Parameter(help="Model file, folder of a run, or `shipped`.")],
+    /,
+    *overrides: Overrides,
+    out: Annotated[Path, Parameter(help="Folder of the run.")],
+    share: Annotated[
+        float, Parameter(validator=Number(gte=0, lt=1), help="Channels to leave out of every layer.")
+    ] = 0.5,
+    heads: Annotated[int, Parameter(validator=Number(gte=0), help="Heads to leave out of every layer.")] = 0,
+    check: Annotated[Path | None, Parameter(help="Dataset to show on what is given up and gained.")] = None,
+    events: Annotated[Count, Parameter(help="Show it on so many events.")] = 500,
+    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier run.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a network smaller: leave out what matters least, and train what remains a little more.
+
+    Settings are those of `ringflow train`; `data=` names the events to train on. An interrupted training goes on where it
+    stopped when the same command is given again.
+    """
+    from ringflow.recipes import prune as recipe
+
+    settings = recipe.tuning_settings(model, overrides)
+    result = recipe.prune_and_tune(
+        model, out, settings, share=share, heads=heads, check=check, events=events, overwrite=overwrite
+    )
+    if as_json:
+        print_json(result)
+    else:
+        show_rows("What pruning gives and takes", result["cost"], as_json=False)
+    finish(Path(result["model"]), f"ringflow export {out} -o {out.name}.onnx")
 
 
 @evaluate.default

@@ -11,6 +11,8 @@ from ringflow.base.config import write
 from ringflow.base.log import say
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
+from ringflow.models.file import load_model
+from ringflow.recipes.models import model_file
 from ringflow.recipes.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.recipes.training_data import TrainingData, detector_name, open_training_data, require_data
 from ringflow.recipes.validation import Validation
@@ -22,6 +24,7 @@ from ringflow.train.settings import TrainSettings
 
 def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
     """Train in a folder, or go on with the training that is there; the result, ready for JSON."""
+    settings = _from_its_start(settings, out)
     require_data(settings)
     device = choose_device(settings.compute.device)
     if out.is_dir():
@@ -36,6 +39,17 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dic
             _without_workers(settings), data.source, data.validation, validate, out, _card(settings, data)
         )
     return {"path": str(out), "device": str(device), **asdict(result)}
+
+
+def _from_its_start(settings: TrainSettings, out: Path) -> TrainSettings:
+    """The settings with the network of the model file that the training starts from, if it does."""
+    if settings.start is None:
+        return settings
+    if has_checkpoint(out) and (before := settings_of(out)) and not Path(settings.start).exists():
+        network = TrainSettings.resolve(before).model  # all that is needed of the file is in the checkpoint
+        return settings.model_copy(update={"model": network})
+    path = model_file(Path(settings.start)).absolute()
+    return settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
 
 
 def _prepare(settings: TrainSettings, out: Path, overwrite: bool) -> None:

@@ -94,6 +94,8 @@ class TrainSettings(Settings):
     data: str = "sim:ttbar,qq"
     detector: str = "clic"
     seed: int = Field(default=1, ge=0, lt=2**63)
+    #: Model file to go on from, whose `model` settings are taken; none: from random weights.
+    start: str | None = None
     model: ModelSettings = ModelSettings()
     loss: LossSettings = LossSettings()
     source: SourceSettings = SourceSettings()

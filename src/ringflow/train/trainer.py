@@ -19,7 +19,7 @@ import torch
 from ringflow.base.errors import FailureError
 from ringflow.base.log import say
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.file import save_model
+from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.train.bad_batch import save_bad_batch
 from ringflow.train.batches import ChunkSource, Feed
@@ -105,11 +105,15 @@ class _Run:
             refuse_other_settings(found.settings, self._described(), folder)
         self._state = TrainingState() if found is None else found.state
         torch.manual_seed(settings.seed)
-        self._step = TrainingStep(Model(settings.model).to(self._device), settings, self._device)
+        fresh = found is None and settings.start is None
+        model = Model(settings.model)
+        if found is None and settings.start is not None:
+            model.load_state_dict(load_model(Path(settings.start)).model.state_dict())
+        self._step = TrainingStep(model.to(self._device), settings, self._device)
         self._feed = self._make_feed(source, found)
-        if found is None:
+        if fresh:
             self._step.model.embedding.fit(self._feed.chunk().features_NF)
-        else:
+        elif found is not None:
             restore(found.tensors, self._step, self._device, folder)
         self._loss = ValidationLoss(validation, settings, self._device)
         self._seconds_before, self._started = self._state.seconds, time.perf_counter()

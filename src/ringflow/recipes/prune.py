@@ -1,0 +1,127 @@
+"""Prune: from a trained network to a smaller one that has been trained a little more.
+
+The folder is that of an ordinary run, which an interrupted training goes on in; `pruned.safetensors` is the network before it
+was trained again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringflow.base.config import override
+from ringflow.base.errors import UsageError
+from ringflow.base.log import say
+from ringflow.base.provenance import collect
+from ringflow.base.rundir import prepare, write_atomic
+from ringflow.data.read import Dataset
+from ringflow.elements.batch import ElementBatch
+from ringflow.models.file import LoadedModel, load_model, save_model
+from ringflow.models.settings import ModelSettings
+from ringflow.recipes.cost import cost
+from ringflow.recipes.models import model_file
+from ringflow.recipes.runs import RUN_FILE
+from ringflow.recipes.train import train
+from ringflow.recipes.training_data import open_training_data, require_data
+from ringflow.train.device import choose_device
+from ringflow.train.prune import importance, prune
+from ringflow.train.settings import TrainSettings
+
+PRUNED_FILE = "pruned.safetensors"
+#: Events that what matters is measured on, and elements of them at a time.
+_MEASURED_EVENTS, _BATCH_EVENTS = 1000, 50
+#: The training afterwards: a fraction of the rate at which the network was trained, and so many events, unless asked otherwise.
+_RATE_SHARE, _TUNED_EVENTS = 0.3, 10_000
+
+
+def tuning_settings(model: Path | None, overrides: Sequence[str]) -> TrainSettings:
+    """Settings of the training after pruning: those the network was trained with, gentler and shorter."""
+    card = load_model(model_file(model)).card
+    before = TrainSettings.model_validate(card["settings"]) if "settings" in card else TrainSettings()
+    gentler = {
+        "data": before.data,
+        "detector": card.get("detector") or before.detector,
+        "optimizer.rate": _RATE_SHARE * before.optimizer.rate,
+        "length.events": _TUNED_EVENTS,
+        "length.validate_every": _TUNED_EVENTS // 2,
+        "length.validation_events": 500,
+        "source.chunk_events": 5_000,
+        **{f"loss.{name}": value for name, value in before.loss.model_dump().items()},
+    }
+    return TrainSettings.resolve(None, [*(override(name, value) for name, value in gentler.items()), *overrides])
+
+
+def prune_and_tune(
+    model: Path | None,
+    out: Path,
+    settings: TrainSettings,
+    *,
+    share: float,
+    heads: int = 0,
+    check: Path | None = None,
+    events: int = 500,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Leave out a share of the channels and some heads of every layer, train on; what it cost, on events of `check`."""
+    path = model_file(model)
+    if path.suffix == ".onnx":
+        raise UsageError(f"{path} is an exported file; give the model file or the run it was made of")
+    if check is not None:
+        Dataset(check)  # a wrong folder is told before the work
+    loaded = load_model(path)
+    settings = settings.model_copy(
+        update={"model": loaded.model.settings, "start": str((out / PRUNED_FILE).absolute())}
+    )
+    require_data(settings)
+    kept = _kept(loaded.model.settings, share, heads)
+    prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
+    if (out / PRUNED_FILE).is_file():
+        _refuse_other(out, kept)
+    else:
+        _prune(loaded, settings, out, kept)
+    done = train(settings, out)
+    tuned = Path(done["model"])
+    files = {"before": path, "pruned": out / PRUNED_FILE, "tuned": tuned}
+    rows = [{"network": name, "parameters": load_model(file).model.num_parameters} for name, file in files.items()]
+    if check is not None:
+        measured = cost(files, check, events, "network")
+        rows = [row | more for row, more in zip(rows, measured, strict=True)]
+    return {"path": str(out), "model": str(tuned), "training": done, "cost": rows}
+
+
+def _kept(before: ModelSettings, share: float, heads: int) -> dict[str, int]:
+    """Heads and channels of every layer that remain."""
+    if heads >= before.heads:
+        raise UsageError(f"cannot leave out {heads} of {before.heads} heads; at most {before.heads - 1}")
+    return {"heads": before.heads - heads, "hidden": max(round((1.0 - share) * before.hidden), 8)}
+
+
+def _refuse_other(out: Path, kept: dict[str, int]) -> None:
+    there = load_model(out / PRUNED_FILE).card.get("pruned")
+    if there != kept:
+        raise UsageError(f"{out} was pruned to {there}, not to {kept}; choose another folder, or --overwrite")
+
+
+def _prune(loaded: LoadedModel, settings: TrainSettings, out: Path, kept: dict[str, int]) -> None:
+    """Write the network without what matters least."""
+    write_atomic(out / RUN_FILE, json.dumps(collect(settings, {"training": settings.seed}), indent=1) + "\n")
+    device = choose_device(settings.compute.device)
+    network, before = loaded.model.to(device), loaded.model.settings
+    say(
+        f"measuring what matters, to keep {kept['heads']} of {before.heads} heads, {kept['hidden']} of {before.hidden} channels"
+    )
+    with open_training_data(settings, device, out) as data:
+        found = importance(network, _batches(data.source.chunk(0), device), settings.loss)
+    smaller = prune(network, found, **kept)
+    save_model(out / PRUNED_FILE, smaller, threshold=loaded.threshold, card={**loaded.card, "pruned": kept})
+
+
+def _batches(chunk: ElementBatch, device: torch.device) -> Iterator[ElementBatch]:
+    """The first events of a chunk, a few at a time."""
+    for first in range(0, min(chunk.num_events, _MEASURED_EVENTS), _BATCH_EVENTS):
+        last = min(first + _BATCH_EVENTS, chunk.num_events)
+        yield chunk.take(torch.arange(first, last, device=chunk.kind_N.device)).to(device)

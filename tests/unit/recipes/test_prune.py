@@ -1,0 +1,105 @@
+"""Pruning makes a run of a smaller network, says what it costs, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+from fake_events import write_fake_dataset
+
+from ringflow.models.file import load_model, save_model
+from ringflow.models.model import Model
+from ringflow.models.settings import ModelSettings
+from ringflow.recipes.prune import PRUNED_FILE, tuning_settings
+from ringflow.train import trainer
+from ringflow.train.settings import TrainSettings
+
+Command = Callable[..., Any]
+SHORT = ("length.events=60", "length.validation_events=4", "compute.batch_elements=100", "compute.device=cpu")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write_fake_dataset(tmp_path / "dataset", events=40)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.manual_seed(1)
+    network = Model(ModelSettings(width=16, layers=1, heads=2, hidden=32))
+    path = tmp_path / "large.safetensors"
+    trained = TrainSettings.resolve(None, ["optimizer.rate=0.01", "loss.jet=0.25", "seed=5"])
+    card = {"detector": "fake", "settings": trained.model_dump(mode="json")}
+    save_model(path, network, threshold=0.4, card=card)
+    return path
+
+
+def arguments(model: Path, dataset: Path, out: Path) -> list[Any]:
+    return ["prune", model, f"data={dataset}", *SHORT, "--out", out, "--heads", 1, "--share", 0.75, "--json"]
+
+
+def test_a_smaller_network_and_its_cost(model: Path, dataset: Path, tmp_path: Path, command: Command):
+    done = command(*arguments(model, dataset, tmp_path / "run"), "--check", dataset, "--events", 20)
+    assert done.code == 0, done.stderr
+    result = json.loads(done.stdout)
+    rows = {row["network"]: row for row in result["cost"]}
+    assert list(rows) == ["before", "pruned", "tuned"]
+    assert rows["tuned"]["parameters"] == rows["pruned"]["parameters"] < rows["before"]["parameters"]
+    assert rows["tuned"]["bytes"] < rows["before"]["bytes"]
+    assert all(
+        row["events"] == 20 and row["events_per_second"] > 0 and row["particle_f1"] >= 0 for row in rows.values()
+    )
+    pruned, tuned = (load_model(tmp_path / "run" / name) for name in (PRUNED_FILE, "model.safetensors"))
+    assert (tuned.model.settings.heads, tuned.model.settings.hidden) == (1, 8)
+    assert pruned.threshold == 0.4
+    assert not torch.equal(tuned.model.norm.weight, pruned.model.norm.weight)
+    # The scaling is that of the network that was trained, not fitted anew.
+    assert torch.equal(tuned.model.embedding.mean_F, load_model(model).model.embedding.mean_F)
+
+
+def test_the_training_afterwards_is_gentler(model: Path):
+    settings = tuning_settings(model, ["length.events=70"])
+    assert settings.optimizer.rate == pytest.approx(0.003)
+    assert (settings.loss.jet, settings.length.events, settings.detector) == (0.25, 70, "fake")
+
+
+def test_an_interrupted_one_goes_on(
+    model: Path, dataset: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupt(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer, "train", interrupt)
+        assert command(*arguments(model, dataset, tmp_path / "run")).code == 130
+    before = (tmp_path / "run" / PRUNED_FILE).read_bytes()
+    assert command(*arguments(model, dataset, tmp_path / "run")).code == 0
+    assert (tmp_path / "run" / PRUNED_FILE).read_bytes() == before
+    done = command(*(0.5 if part == 0.75 else part for part in arguments(model, dataset, tmp_path / "run")))
+    assert done.code == 2
+    assert "was pruned to {'heads': 1, 'hidden': 8}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--heads", "2"], "cannot leave out 2 of 2 heads"),
+        (["--heads", "-1"], "Must be >= 0"),
+        (["--check", "nowhere"], "nowhere"),
+        (["data=nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be(extra: list[str], message: str, model: Path, dataset: Path, tmp_path: Path, command: Command):
+    done = command("prune", model, f"data={dataset}", *SHORT, "--out", tmp_path / "run", *extra)
+    assert done.code in (1, 2)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
