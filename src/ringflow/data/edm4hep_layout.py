@@ -43,6 +43,7 @@ class PodioFile:
             raise InputFileError(f"no file at {path}; give an EDM4hep file in ROOT format")
         with _reading(path):
             self._root = uproot.open(path, array_cache=None)
+            self._require_whole()
             if _EVENTS not in self._root:
                 held = ", ".join(sorted({key.split(";")[0] for key in self._root.keys()})) or "nothing"  # noqa: SIM118
                 raise InputFileError(f"{path} is not an EDM4hep file: it has no tree '{_EVENTS}', but {held}")
@@ -53,6 +54,12 @@ class PodioFile:
         self.collections = self._find_collections()
         self.ids = self._find_ids()
         self._vectors: dict[str, tuple[str, ...]] = {}
+
+    def _require_whole(self) -> None:
+        """A file whose end is missing may still have an index that can be read, and events that cannot."""
+        there, promised = self.path.stat().st_size, int(self._root.file.fEND)
+        if there < promised:
+            raise InputFileError(f"{self.path} is cut off: {there} of {promised} bytes are there; copy it again")
 
     def _find_layout(self) -> Layout:
         if "RNTuple" in type(self._events).__name__:
@@ -137,7 +144,8 @@ class PodioFile:
 
 def collection_id(name: str) -> int:
     """Number that podio gives a collection: the 32-bit MurmurHash3 of its name."""
-    data, full, mask = name.encode(), len(name.encode()) // 4 * 4, 0xFFFFFFFF
+    data, mask = name.encode(errors="surrogateescape"), 0xFFFFFFFF  # in a broken file a name may be no text
+    full = len(data) // 4 * 4
 
     def scramble(word: int) -> int:
         word = word * 0xCC9E2D51 & mask

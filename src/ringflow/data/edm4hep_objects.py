@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from ringflow.base.errors import InputFileError
 from ringflow.data.edm4hep_layout import Array, Jagged, PodioFile
 
 Rows = npt.NDArray[np.int64]
@@ -113,7 +114,8 @@ class PodioBlock:
         counts = []
         for name in names:
             column = self._members(name, member)
-            assert column is not None, f"{name} has no {member}"
+            if column is None:
+                raise self._lacking(name, member)
             counts.append(column.counts)
         table = np.array(counts, np.int64).reshape(len(names), len(self.events))
         return Objects(tuple(names), tuple(self._ids.get(name) for name in names), table)
@@ -127,8 +129,14 @@ class PodioBlock:
     def need(self, objects: Objects, *members: str) -> Array:
         """A member that EDM4hep objects of this kind always have."""
         column = self.column(objects, *members)
-        assert column is not None, f"{objects.names} have no {members[0]}"
+        if column is None:
+            raise self._lacking(next(n for n in objects.names if self._members(n, *members) is None), members[0])
         return column
+
+    def _lacking(self, collection: str, member: str) -> InputFileError:
+        return InputFileError(
+            f"{self.file.path}: {collection} has no {member}; is it what the profile takes it for, and is the file whole?"
+        )
 
     def three(self, objects: Objects, member: str) -> tuple[Array, Array, Array]:
         """The components of a vector, in double precision."""
@@ -149,8 +157,10 @@ class PodioBlock:
             entries = self._entries(name, vector, *members)
             if begin is None or end is None or entries is None:
                 return None
-            length = end.values.astype(np.int64) - begin.values.astype(np.int64)
-            first = np.repeat(np.cumsum(entries.counts) - entries.counts, begin.counts) + begin.values.astype(np.int64)
+            start = begin.values.astype(np.int64)
+            length = end.values.astype(np.int64) - start
+            self._require_inside(f"{name}.{vector}", start, length, np.repeat(entries.counts, begin.counts))
+            first = np.repeat(np.cumsum(entries.counts) - entries.counts, begin.counts) + start
             owners.append(np.repeat(objects.rows_of(number), length))
             values.append(entries.values[spread(first, length)])
         if not owners:
@@ -158,6 +168,16 @@ class PodioBlock:
         owner = np.concatenate(owners)
         order = np.argsort(owner, kind="stable")
         return owner[order], np.concatenate(values)[order]
+
+    def _require_inside(self, name: str, start: Rows, length: Rows, limit: Rows) -> None:
+        """Entries outside of the event would be those of another one."""
+        wrong = (length < 0) | ((length > 0) & ((start < 0) | (start + length > limit)))
+        if np.any(wrong):
+            at = int(np.argmax(wrong))
+            raise InputFileError(
+                f"{self.file.path}: {name} goes from {start[at]} to {start[at] + length[at]} in an event that has "
+                f"{limit[at]}; the file is damaged"
+            )
 
     def relation(self, objects: Objects, vector: str) -> References | None:
         """All objects that a one-to-many relation names."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ringflow.base.errors import DatasetError, FailureError, InputFileError
 from ringflow.event.block import EventBlock
+from ringflow.event.finite import require_finite
 from ringflow.export.description import Description, InputColumn
 
 Values = dict[str, npt.NDArray[Any]]
@@ -71,6 +72,8 @@ def event_values(
     block: EventBlock, inputs: Mapping[str, Sequence[InputColumn]]
 ) -> Iterator[dict[str, npt.NDArray[np.float32]]]:
     """A table per input for every event of a block, NaN in columns that are not there."""
+    required = {kind: [column.name for column in columns if column.required] for kind, columns in inputs.items()}
+    require_finite(block, required)
     tables = {kind: _table(block, kind, columns) for kind, columns in inputs.items()}
     offsets = {kind: block[kind].offsets for kind in inputs}
     for event in range(len(block)):

@@ -1,4 +1,4 @@
-"""Export: from a trained network to one ONNX file, which is compared with the network before it appears.
+"""Export: from a trained network to one ONNX file, which is compared with the network before it appears anywhere.
 
 In int8 a table says what is given up and what is gained: jets and particles against speed and size, on the same events.
 """
@@ -17,15 +17,14 @@ from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 from ringflow.export.check import Comparison, compare
 from ringflow.export.description import Description
-from ringflow.export.onnx import write_onnx
+from ringflow.export.onnx import describe, write_onnx
 from ringflow.export.quantize import write_int8
 from ringflow.export.runtime import EventRuntime
+from ringflow.export.triton import DEFAULT_NAME, require_place, write_repository
 from ringflow.models.file import LoadedModel, load_model
-from ringflow.recipes.evaluate import evaluate
+from ringflow.recipes.cost import cost
 from ringflow.recipes.inputs import open_input
 from ringflow.recipes.models import model_file
-from ringflow.recipes.reconstruct import reconstruct
-from ringflow.recipes.reconstructions import has_truth
 from ringflow.recipes.simulate import SimulatedBlocks
 from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 
@@ -34,34 +33,41 @@ CHECKED_EVENTS = 200
 CALIBRATION_EVENTS = 200
 #: What is simulated to compare on where no dataset is given.
 _SAMPLE, _SIMULATED_EVENTS, _SEED = "ttbar", 20, 20_260
-_FIGURES = ("jet_median", "jet_iqr_over_median", "particle_f1")
 
 
 def export(
     model: Path | None,
-    out: Path,
+    out: Path | None = None,
     *,
+    triton: Path | None = None,
+    name: str | None = None,
     check: Path | None = None,
     events: int = CHECKED_EVENTS,
+    portable: bool = False,
     int8: bool = False,
     calibrate: Path | None = None,
 ) -> dict[str, Any]:
-    """Write a model as ONNX. A float32 file that differs from the network does not appear: `ok` is false."""
-    _require(out, int8, calibrate)
+    """Write a model as ONNX, as a file, into a repository of Triton, or both.
+
+    A float32 file that differs from the network does not appear: `ok` is false.
+    """
+    _require(out, triton, name, int8, calibrate)
     path = model_file(model)
     if path.suffix == ".onnx":
         raise UsageError(f"{path} is exported already; give a model file, the folder of a run, or `shipped`")
     loaded = load_model(path)
     if int8 and calibrate is not None:
         Dataset(calibrate)  # a wrong folder is told before the work
+    if triton is not None:
+        require_place(triton, name or DEFAULT_NAME, describe(loaded))
     blocks = _blocks(loaded, check, events)
     with tempfile.TemporaryDirectory(prefix="ringflow-export-") as folder:
         full = Path(folder) / "float32.onnx"
         say("tracing the network")
-        described = write_onnx(full, loaded)
+        described = write_onnx(full, loaded, portable=portable)
         say("comparing with the network")
         compared = compare(loaded, EventRuntime(full), blocks)
-        result = {**_summary(out, described, compared), "cost": None}
+        result = {**_summary(described, compared), "cost": None}
         made = full
         if int8 and calibrate is not None and compared.ok:
             made = Path(folder) / "int8.onnx"
@@ -69,22 +75,34 @@ def export(
             given = open_input(calibrate, None, CALIBRATION_EVENTS, None)
             described = write_int8(made, full, given.blocks(described.kinds), CALIBRATION_EVENTS)
             result["precision"] = described.precision
-            result["cost"] = _cost([full, made], check or calibrate, events)
+            result["cost"] = cost({"float32": full, "int8": made}, check or calibrate, events, "precision")
         if compared.ok:
-            with write_errors(out):
-                out.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(out, made.read_bytes())
-            result["bytes"] = out.stat().st_size
+            result["bytes"] = made.stat().st_size
+            if out is not None:
+                result["path"] = str(_write_file(out, made))
+            if triton is not None:
+                result["triton"] = str(write_repository(triton, name or DEFAULT_NAME, made))
     return result
 
 
-def _require(out: Path, int8: bool, calibrate: Path | None) -> None:
-    if out.suffix != ".onnx":
+def _require(out: Path | None, triton: Path | None, name: str | None, int8: bool, calibrate: Path | None) -> None:
+    if out is None and triton is None:
+        raise UsageError("nothing to write; give -o FILE, --triton FOLDER, or both")
+    if out is not None and out.suffix != ".onnx":
         raise UsageError(f"the name of an ONNX file ends in .onnx, not like {out}; choose another")
+    if name is not None and triton is None:
+        raise UsageError(f"--name {name} is for --triton; leave it out or give both")
     if int8 and calibrate is None:
         raise UsageError("--int8 needs events to measure ranges on; give --calibrate DATASET")
     if calibrate is not None and not int8:
         raise UsageError(f"--calibrate {calibrate} is for --int8; leave it out or give both")
+
+
+def _write_file(out: Path, made: Path) -> Path:
+    with write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, made.read_bytes())
+    return out
 
 
 def _blocks(loaded: LoadedModel, check: Path | None, events: int) -> Iterator[EventBlock]:
@@ -107,9 +125,10 @@ def _simulated(detector: str, kinds: Sequence[str]) -> Iterator[EventBlock]:
     yield EventBlock(block.event_number, {kind: block[kind] for kind in kinds})
 
 
-def _summary(out: Path, described: Description, compared: Comparison) -> dict[str, Any]:
+def _summary(described: Description, compared: Comparison) -> dict[str, Any]:
     return {
-        "path": str(out),
+        "path": None,
+        "triton": None,
         "bytes": None,
         "precision": described.precision,
         "detector": described.detector,
@@ -119,27 +138,3 @@ def _summary(out: Path, described: Description, compared: Comparison) -> dict[st
         "check": {"events": compared.events, "elements": compared.elements, "rows": compared.rows()},
         "ok": compared.ok,
     }
-
-
-def _cost(files: Sequence[Path], dataset: Path, events: int) -> list[dict[str, Any]]:
-    """A row per file: size, speed, and the physics on the same events."""
-    rows, made = [], []
-    for file in files:
-        candidates = file.with_suffix(".parquet")
-        done = reconstruct(dataset, candidates, model=file, events=events)
-        made.append(candidates)
-        rows.append(
-            {
-                "precision": file.stem,
-                "bytes": file.stat().st_size,
-                "events_per_second": done["events_per_second"],
-                "events": done["events"],
-            }
-        )
-    if not has_truth(Dataset(dataset)):
-        say(f"{dataset} has no truth: what int8 costs in physics is not known")
-        return rows
-    names = [file.stem for file in files]
-    results = evaluate([dataset], candidates=made, reconstructions=names, events=events)
-    figures = next(iter(results["samples"].values()))["reconstructions"]
-    return [{**row, **{name: figures[row["precision"]][name]["value"] for name in _FIGURES}} for row in rows]

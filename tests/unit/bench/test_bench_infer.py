@@ -34,7 +34,7 @@ def weights(tmp_path: Path, small_model: Callable[..., Any]) -> Path:
 def quick(monkeypatch: pytest.MonkeyPatch, small_onnx: Callable[..., Path]) -> Iterator[None]:
     """Fake events, no tracing, no process per row, no repetition."""
 
-    def copied(path: Path, loaded: Any) -> Any:
+    def copied(path: Path, loaded: Any, portable: bool = False) -> Any:
         path.write_bytes(small_onnx().read_bytes())
         return describe(loaded)
 

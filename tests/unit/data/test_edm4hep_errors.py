@@ -15,6 +15,7 @@ from edm4hep_files import WRITERS, Content, write_frame
 
 from ringflow.base.errors import InputFileError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
+from ringflow.data.edm4hep_layout import collection_id
 
 CLD = load_profile("cld")
 
@@ -45,8 +46,61 @@ def test_not_a_root_file(tmp_path: Path) -> None:
 def test_a_truncated_file(layout: str, share: float, tmp_path: Path) -> None:
     path = WRITERS[layout](tmp_path / "events.root", Content())
     whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
+    kept = int(share * len(whole))
+    path.write_bytes(whole[:kept])
+    assert f"is cut off: {kept} of {len(whole)} bytes are there; copy it again" in refused(path)
+    path.write_bytes(whole[:200])  # not even a header
     assert "cannot be read as a ROOT file" in refused(path)
+
+
+@pytest.mark.parametrize("layout", sorted(WRITERS))
+def test_a_damaged_file_is_told_or_read_but_never_a_crash(layout: str, tmp_path: Path) -> None:
+    path = WRITERS[layout](tmp_path / "events.root", Content())
+    whole, rng = path.read_bytes(), np.random.default_rng(2)
+    told: list[str] = []
+    for _ in range(8):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 20):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            for block in Edm4hepFile(path, CLD).events():
+                assert len(block) <= 3
+        except InputFileError as error:
+            told.append(str(error))
+    assert len(told) > 3
+    assert not any("\n" in message for message in told)
+
+
+def test_a_name_that_is_no_text() -> None:
+    assert collection_id("\udce4CALBarrel") != collection_id("ECALBarrel")
+
+
+@pytest.mark.parametrize(
+    ("collection", "member"),
+    [
+        ("PandoraClusters", "position.x"),
+        ("SiTracks_Refitted", "chi2"),
+        ("MCParticles", "PDG"),
+        ("ECALBarrel", "energy"),
+    ],
+)
+def test_a_collection_of_another_kind(collection: str, member: str, tmp_path: Path) -> None:
+    content = Content()
+    del content.members[collection][member]
+    message = refused(write_frame(tmp_path / "events.root", content))
+    assert f"{collection} has no {member}; is it what the profile takes it for" in message
+
+
+@pytest.mark.parametrize("layout", sorted(WRITERS))
+@pytest.mark.parametrize(("begin", "end"), [([0, 2], [2, 4]), ([0, 2], [2, 300]), ([0, 3], [2, 2])])
+def test_entries_of_another_event_are_not_taken(layout: str, begin: list[int], end: list[int], tmp_path: Path) -> None:
+    content = Content()
+    content.members["SiTracks_Refitted"]["trackStates_begin"] = [begin, [], [0]]
+    content.members["SiTracks_Refitted"]["trackStates_end"] = [end, [], [1]]
+    message = refused(WRITERS[layout](tmp_path / "events.root", content))
+    place = f"goes from {begin[1]} to {end[1]} in an event that has 3"
+    assert f"SiTracks_Refitted.trackStates {place}; the file is damaged" in message
 
 
 def test_a_file_of_something_else(tmp_path: Path) -> None:

@@ -219,3 +219,18 @@ def test_other_weights_have_another_hash(small_model: Callable[..., Any]):
     assert weights_hash(loaded.model) == weights_hash(other.model)
     other.model.embedding.mean_F[0] += 1.0
     assert weights_hash(loaded.model) != weights_hash(other.model)
+
+
+def test_a_portable_file_has_operators_of_the_standard_only(
+    small_model: Callable[..., Any], tmp_path: Path, small_onnx: Any
+):
+    import onnx
+
+    def foreign(path: Path) -> set[str]:
+        return {node.op_type for node in onnx.load(path).graph.node if node.domain}
+
+    assert foreign(small_onnx()) == {"MultiHeadAttention"}
+    path = tmp_path / "portable.onnx"
+    write_onnx(path, small_model(), portable=True)
+    assert not foreign(path)
+    assert compare(small_model(), EventRuntime(path), [events()]).ok

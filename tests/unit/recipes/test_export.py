@@ -39,7 +39,7 @@ def weights(tmp_path: Path, small_model: Callable[..., Any]) -> Path:
 def traced(small_onnx: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that tracing would make of the small network, which is the same every time."""
 
-    def copied(path: Path, loaded: Any) -> Any:
+    def copied(path: Path, loaded: Any, portable: bool = False) -> Any:
         shutil.copy(small_onnx(), path)
         return describe(loaded)
 
@@ -56,7 +56,7 @@ def test_export_and_prove(weights: Path, dataset: Path, tmp_path: Path, command:
     assert (result["check"]["events"], result["precision"], result["detector"]) == (20, "float32", "fake")
     assert [row["output"] for row in result["check"]["rows"]] == [
         "element_probability",
-        "candidate_momentum",
+        "element_momentum",
         "element_label",
         "element_charge",
         "candidates",
@@ -104,9 +104,33 @@ def test_the_tables_for_people(weights: Path, dataset: Path, tmp_path: Path, com
         assert text in done.stderr
 
 
+@pytest.mark.usefixtures("traced")
+def test_into_a_repository_of_triton(
+    weights: Path, dataset: Path, tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    out, models = tmp_path / "a.onnx", tmp_path / "models"
+    words = ("export", weights, "--triton", models, "--check", dataset, "--events", 5)
+    done = command(*words, "--json")
+    result = json.loads(done.stdout)
+    assert (done.code, result["path"]) == (0, None)
+    assert result["triton"] == str(models / "ringflow" / "1" / "model.onnx")
+    done = command(*words, "--name", "flow", "-o", out)
+    assert f"made: {models}/flow/1/model.onnx" in done.stderr
+    assert f"made: {out}" in done.stderr
+    assert (models / "flow" / "1" / "model.onnx").read_bytes() == out.read_bytes()
+
+    monkeypatch.setattr(check, "TOLERANCE", 1e-12)
+    assert command(*words, "--name", "other").code == 1
+    assert sorted(path.name for path in models.iterdir()) == ["flow", "ringflow"]
+    assert command(*words, "--name", "a/b").code == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("model.safetensors",), "nothing to write; give -o FILE, --triton FOLDER, or both"),
+        (("model.safetensors", "-o", "a.onnx", "--name", "x"), "--name x is for --triton"),
+        (("model.safetensors", "--triton", "b.onnx"), "b.onnx is a file, not a folder"),
         (("model.safetensors", "-o", "model.bin"), "the name of an ONNX file ends in .onnx"),
         (("model.safetensors", "-o", "a.onnx", "--int8"), "--int8 needs events to measure ranges on"),
         (("model.safetensors", "-o", "a.onnx", "--calibrate", "x"), "--calibrate x is for --int8"),
