@@ -12,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/ringflow demo --overwrite
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 install: $(STAMP)
 

@@ -34,8 +34,8 @@ from ringflow.base.options import (
 from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.base.threads import wait_without_spinning
 from ringflow.bench.commands import bench
-from ringflow.recipes.commands import demo, evaluate, train
-from ringflow.recipes.use_commands import export, reconstruct
+from ringflow.recipes.commands import demo, evaluate, prune, train
+from ringflow.recipes.use_commands import export, reconstruct, serve
 
 if TYPE_CHECKING:
     from ringflow.sim.settings import SimulateSettings
@@ -48,7 +48,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for command in (bench, demo, evaluate, export, reconstruct, train):
+for command in (bench, demo, evaluate, export, prune, reconstruct, serve, train):
     app.command(command)
 
 

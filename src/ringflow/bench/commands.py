@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -98,6 +98,37 @@ def bench_infer(
         for name, speed in result["file_to_file_events_per_second"].items():
             say(f"{name}: {speed:.1f} events per second from file to file")
     finish(None, "ringflow reconstruct --help")
+
+
+@bench.command(name="serve")
+def bench_serve(
+    *,
+    clients: Annotated[
+        tuple[Count, ...], Several, Parameter(help="Clients that ask at a time; 1, 8 and 64 unless given.")
+    ] = (),
+    seconds: Annotated[float, Parameter(validator=Number(gt=0), help="How long they ask.")] = 60.0,
+    requests: Annotated[Count | None, Parameter(help="Ask so many times instead.")] = None,
+    model: Annotated[
+        Path | None, Parameter(help="Model file or folder of a run instead of what comes with us.")
+    ] = None,
+    engine: Annotated[Literal["torch", "onnx"], Parameter(help="What computes.")] = "onnx",
+    threads: Annotated[Count, Parameter(help="Threads of the server that compute.")] = 2,
+    as_json: Json = False,
+) -> int:
+    """Time a server on this machine under load, and compare every answer with the one computed without it."""
+    from ringflow.base.log import say, table
+    from ringflow.bench import serve as timing
+
+    result = timing.run(clients, seconds, requests, model, engine, threads)
+    rows = result["rows"]
+    if as_json:
+        print_json(result)
+    else:
+        table("Server on loopback", list(rows[0]), [list(row.values()) for row in rows])
+    bad = sum(row["wrong"] + row["failed"] for row in rows)
+    say(f"{sum(row['requests'] for row in rows)} requests, {bad} of them answered wrong or not at all")
+    finish(None, "ringflow serve")
+    return int(bad > 0)
 
 
 @bench.command(name="train")

@@ -82,6 +82,16 @@ def _face_direction(c: Columns, along: str) -> Tensor:
     return c["calo_dy"] * torch.cos(phi) - c["calo_dx"] * torch.sin(phi)
 
 
+def _in_part(number: int) -> Callable[[Columns], Tensor]:
+    """Whether a hit is in a part of the calorimeter, barrel or endcap; NaN stays NaN, which no integer is."""
+
+    def of(c: Columns) -> Tensor:
+        subsystem = c["subsystem"].float()
+        return torch.where(subsystem.isnan(), torch.nan, (torch.floor(subsystem / 2) == number).float())
+
+    return of
+
+
 def _share(name: str) -> Callable[[Columns], Tensor]:
     return lambda c: c[name] / c["energy"].clamp_min(1e-6)
 
@@ -156,8 +166,8 @@ HIT_FEATURES = (
     _feature("eta", "x y z", lambda c: _eta(c, "")),
     _feature("radius", "x y", lambda c: torch.hypot(c["x"], c["y"]) / _METRE),
     _feature("z", "z", lambda c: c["z"] / _METRE),
-    _feature("is_hcal", "subsystem", lambda c: c["subsystem"].long() // 2 == 1, "parts"),
-    _feature("is_yoke", "subsystem", lambda c: c["subsystem"].long() // 2 == 2, "parts"),
+    _feature("is_hcal", "subsystem", _in_part(1), "parts"),
+    _feature("is_yoke", "subsystem", _in_part(2), "parts"),
     _feature("layer", "layer", lambda c: c["layer"] / 40.0, "depth"),
     _feature("lateness", "time x y z", lambda c: _lateness(c, ""), "time"),
 )

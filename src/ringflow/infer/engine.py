@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ringflow.base.log import Advance
@@ -14,19 +14,14 @@ from ringflow.infer.parts import Parts
 EVENTS_PER_PART = 500
 
 
-def reconstruct_into(
-    parts: Parts, session: Reconstructor, blocks: Iterable[EventBlock], record: Mapping[str, Any], advance: Advance
-) -> int:
-    """Reconstruct blocks into parts, those that are there already left out; how many events were new."""
-    done, new = parts.num_events, 0
+def keep(parts: Parts, made: Iterable[EventBlock], record: Mapping[str, Any], advance: Advance) -> int:
+    """Put blocks of candidates behind those that are in parts; how many events were new."""
+    new = 0
     waiting: list[EventBlock] = []
-    for block in blocks:
-        if done:
-            done -= len(block)
-            assert done >= 0, "parts hold whole blocks"
-        else:
-            waiting.append(EventBlock(block.event_number, {"candidate": session.reconstruct(block)}))
-            new += len(block)
+    advance(parts.num_events)
+    for block in made:
+        waiting.append(block)
+        new += len(block)
         if sum(map(len, waiting)) >= EVENTS_PER_PART:
             parts.append(waiting, record)
             waiting = []
@@ -34,3 +29,19 @@ def reconstruct_into(
     if waiting:
         parts.append(waiting, record)
     return new
+
+
+def made_of(session: Reconstructor, blocks: Iterable[EventBlock]) -> Iterator[EventBlock]:
+    """The candidates of blocks."""
+    for block in blocks:
+        yield EventBlock(block.event_number, {"candidate": session.reconstruct(block)})
+
+
+def after(blocks: Iterable[EventBlock], done: int) -> Iterator[EventBlock]:
+    """The blocks that follow the first `done` events."""
+    for block in blocks:
+        if done:
+            done -= len(block)
+            assert done >= 0, "parts hold whole blocks"
+        else:
+            yield block

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.elements.batch import TRACK, ElementBatch
 from ringflow.elements.build import from_block
+from ringflow.elements.features import essential_columns
 from ringflow.event.block import Collection, EventBlock
+from ringflow.event.finite import require_finite
 from ringflow.infer import shipped
 from ringflow.infer.made import ROW, Reconstructor, clusters_of_hits, collection
 from ringflow.infer.onnx_session import OnnxSession
@@ -55,6 +58,7 @@ class Session:
 
     def reconstruct(self, block: EventBlock) -> Collection:
         """The candidates of a block, in the order of their elements."""
+        require_finite(block, {kind: essential_columns(kind) for kind in self.kinds})
         calorimeter = self.model.settings.calorimeter
         made = candidates(self.model, from_block(block, calorimeter).to(self._device), self.threshold)
         if calorimeter == "hit" and len(made):
@@ -70,6 +74,16 @@ def open_session(
     Unless an engine is named, ONNX files are run as such and others by torch. `threads` are events that ONNX computes at a
     time.
     """
+    path, engine = choose_engine(model, engine)
+    if engine == "torch":
+        return Session(load_model(path), device)
+    if torch.device(device).type != "cpu":
+        raise UsageError(f"the engine onnx computes on the cpu, not on {device}; use --engine torch there")
+    return _open_onnx(path, threads)
+
+
+def choose_engine(model: Path | None, engine: str | None) -> tuple[Path, str]:
+    """The file that is meant and what computes it, if that goes together."""
     if model is None and not shipped.is_there():
         raise InputFileError(
             "this installation comes without a model; give --model FILE, or train one: "
@@ -79,19 +93,22 @@ def open_session(
     engine = engine or ("onnx" if path.suffix == ".onnx" else "torch")
     if engine not in ENGINES:
         raise UsageError(f"no engine named {engine!r}; choose from {', '.join(ENGINES)}")
-    if engine == "torch":
-        if path.suffix == ".onnx":
-            raise UsageError(f"{path} is an ONNX file, which torch does not run; use --engine onnx")
-        return Session(load_model(path), device)
-    if torch.device(device).type != "cpu":
-        raise UsageError(f"the engine onnx computes on the cpu, not on {device}; use --engine torch there")
-    return _open_onnx(path, threads)
+    if engine == "torch" and path.suffix == ".onnx":
+        raise UsageError(f"{path} is an ONNX file, which torch does not run; use --engine onnx")
+    return path, engine
 
 
 def _open_onnx(path: Path, threads: int) -> OnnxSession:
-    """An ONNX file, or another model file exported for this session alone."""
+    with as_onnx(path) as exported:
+        return OnnxSession(exported, threads)
+
+
+@contextmanager
+def as_onnx(path: Path) -> Iterator[Path]:
+    """A model as an ONNX file: itself, or an export that is there as long as the context."""
     if path.suffix == ".onnx":
-        return OnnxSession(path, threads)
+        yield path
+        return
     from ringflow.export.onnx import write_onnx
 
     loaded = load_model(path)
@@ -99,7 +116,7 @@ def _open_onnx(path: Path, threads: int) -> OnnxSession:
     with tempfile.TemporaryDirectory(prefix="ringflow-onnx-") as folder:
         exported = Path(folder) / "model.onnx"
         write_onnx(exported, loaded)
-        return OnnxSession(exported, threads)
+        yield exported
 
 
 @torch.inference_mode()

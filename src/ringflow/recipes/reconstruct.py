@@ -7,7 +7,9 @@ goes on where a killed one stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,15 @@ from ringflow.base.log import progress, say
 from ringflow.base.provenance import describe_input
 from ringflow.base.rundir import write_errors
 from ringflow.data.candidates import write_candidate_file
+from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.infer.engine import reconstruct_into
+from ringflow.infer.carried import CarriedModel, carry
+from ringflow.infer.engine import after, keep, made_of
+from ringflow.infer.made import Reconstructor
 from ringflow.infer.parts import Parts
-from ringflow.infer.session import open_session
+from ringflow.infer.remote import HERE, PLACES, Place, open_cluster, reconstruct_on
+from ringflow.infer.session import choose_engine, open_session
+from ringflow.infer.shards import ShardSource, shard_tasks
 from ringflow.recipes.inputs import EventInput, open_input
 from ringflow.recipes.models import model_file
 from ringflow.train.device import choose_device
@@ -40,30 +47,34 @@ def reconstruct(
     events: int | None = None,
     profile: str | None = None,
     overwrite: bool = False,
+    on: Place = HERE,
 ) -> dict[str, Any]:
-    """Write the candidates of events; what was done and how fast, ready for JSON."""
+    """Write the candidates of events; what was done, where and how fast, ready for JSON."""
     started = time.perf_counter()
     _require_free(out, overwrite)
+    _require_place(on, source, device, threads)
     given = open_input(source, split, events, profile)
     for note in given.notes:
         say(note)
-    path = model_file(model)
-    engine = engine or ("onnx" if path.suffix == ".onnx" else "torch")
-    place = choose_device("cpu" if engine == "onnx" and device == "auto" else device)
-    session = open_session(path, place, engine, threads)
+    path, engine = choose_engine(model_file(model), engine)
+    computed_on = choose_device("cpu" if on != HERE or (engine == "onnx" and device == "auto") else device)
+    carried = None if on == HERE else carry(path, engine)
+    session = carried.open() if carried else open_session(path, computed_on, engine, threads)
     if session.detector is not None and session.detector != given.detector:
         say(f"the model was trained for the detector {session.detector!r}, the events are of {given.detector!r}")
     origin = {"model": describe_input(path), "engine": engine, "ringflow": __version__, "threshold": session.threshold}
     record = given.record(out.stem, {**origin, "card": session.card})
     with write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    parts = Parts(out, {**given.identity, **origin, "device": str(place)})
-    if parts.num_events:
-        say(f"going on after {parts.num_events} events that are done")
-    with progress(given.num_events, "reconstructing") as advance:
-        begun = time.perf_counter()
-        new = reconstruct_into(parts, session, given.blocks(session.kinds), record, advance)
-        seconds = time.perf_counter() - begun
+    cluster = _on(on, Dataset(source), split, given.num_events, carried) if carried else None
+    with cluster or _here(session, given, threads) as made:
+        parts = Parts(out, {**given.identity, **origin, "device": str(computed_on)})
+        if parts.num_events:
+            say(f"going on after {parts.num_events} events that are done")
+        with progress(given.num_events, "reconstructing") as advance:
+            begun = time.perf_counter()
+            new = keep(parts, made.after(parts.num_events), record, advance)
+            seconds = time.perf_counter() - begun
     candidates = _finish(out, parts, given, record)
     return {
         "path": str(out),
@@ -72,11 +83,61 @@ def reconstruct(
         "candidates": candidates,
         "model": path.name,
         "engine": engine,
-        "device": str(place),
+        "device": str(computed_on),
         "detector": given.detector,
+        **made.where,
         "seconds": round(time.perf_counter() - started, 3),
         "events_per_second": round(new / seconds, 2) if new else 0.0,
     }
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Candidates yet to be made: those that follow the first so many events; and by whom, for the summary."""
+
+    after: Callable[[int], Iterator[EventBlock]]
+    where: dict[str, Any]
+
+
+@contextmanager
+def _here(session: Reconstructor, given: EventInput, threads: int) -> Iterator[_Made]:
+    """In this process. How many threads torch has shows in the last bit of a number: it has those it is given."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield _Made(lambda done: made_of(session, after(given.blocks(session.kinds), done)), {"on": "here"})
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _on(place: Place, dataset: Dataset, split: str | None, events: int, model: CarriedModel) -> Iterator[_Made]:
+    begun = time.perf_counter()
+    with open_cluster(place, ShardSource.of(dataset, split), model) as cluster:
+        where = {"on": place.on, "workers": cluster.workers, "start_seconds": round(time.perf_counter() - begun, 3)}
+        say(f"{place.on} is ready, with {cluster.workers} workers")
+        yield _Made(lambda done: reconstruct_on(cluster, shard_tasks(dataset, split, events, done)), where)
+
+
+def _require_place(place: Place, source: Path, device: str, threads: int) -> None:
+    """What goes together with where it is to be done."""
+    if place.on not in PLACES:
+        raise UsageError(f"cannot reconstruct on {place.on!r}; choose from {', '.join(PLACES)}")
+    if place.on == "here":
+        if place != HERE:
+            raise UsageError("workers are for --on spark and --on ray; use --threads, or say where the workers are")
+        return
+    if threads != 1:
+        raise UsageError(f"--threads {threads} is for --on here; with --on {place.on} every worker has one thread")
+    if device not in ("auto", "cpu"):
+        raise UsageError(f"--on {place.on} computes on the cpu, not on {device}; leave --device out, or use --on here")
+    if source.is_file():
+        raise UsageError(
+            f"--on {place.on} takes the folder of a dataset, {source} is a file; use --on here, or make a dataset of it "
+            "with convert_edm4hep"
+        )
 
 
 def _require_free(out: Path, overwrite: bool) -> None:

@@ -22,7 +22,7 @@ from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.export import check
 from ringflow.export.check import compare
 from ringflow.export.graph import EventGraph, input_columns, output_names
-from ringflow.export.onnx import describe, weights_hash
+from ringflow.export.onnx import describe, weights_hash, write_onnx
 from ringflow.export.runtime import EventRuntime
 
 BACKBONES = ("attention", "kernel", "graph", "mlp")

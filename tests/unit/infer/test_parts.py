@@ -50,7 +50,12 @@ def source() -> Iterator[EventBlock]:
 
 def work(out: Path, session: EchoSession, request: str = "a") -> tuple[Parts, int]:
     parts = Parts(out, {"request": request})
-    return parts, engine.reconstruct_into(parts, session, source(), RECORD, lambda steps: None)
+    return parts, go_on(parts, session)
+
+
+def go_on(parts: Parts, session: EchoSession) -> int:
+    made = engine.made_of(session, engine.after(source(), parts.num_events))
+    return engine.keep(parts, made, RECORD, lambda steps: None)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +82,7 @@ def test_interrupted_work_goes_on(tmp_path: Path):
     (tmp_path / "out.parquet.parts" / ".part-000001.parquet.1.part").write_text("half of a part")
     parts = Parts(tmp_path / "out.parquet", {"request": "a"})
     assert parts.num_events == 8  # the third block was not in a whole part
-    new = engine.reconstruct_into(parts, EchoSession(), source(), RECORD, lambda steps: None)
+    new = go_on(parts, EchoSession())
     assert new == 12
     assert all(same(one, other) for one, other in zip(parts.blocks(), whole.blocks(), strict=True))
 

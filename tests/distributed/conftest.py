@@ -1,0 +1,168 @@
+"""Real clusters on loopback, a small dataset with events of nothing, and a small network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
+
+EVENTS = 120
+SECONDS_TO_START = 90.0
+#: Five Javas that live for seconds: no time is spent on making them fast.
+JAVA_ENVIRONMENT = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+
+
+def poll(what: str, ready: Callable[[], Any]) -> Any:
+    """Wait until something is there."""
+    until = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < until:
+        if found := ready():
+            return found
+        time.sleep(0.05)
+    raise TimeoutError(f"{what} did not come within {SECONDS_TO_START:.0f} s")
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events in twelve shards; those that 7 divides have nothing in them."""
+    from fake_events import fake_block, fake_event
+
+    from ringflow.data.outside import write_dataset
+    from ringflow.data.read import to_awkward
+    from ringflow.event.block import Collection, EventBlock, concatenate
+
+    def nothing(number: int) -> EventBlock:
+        event = fake_event(number)
+        empty = {
+            name: Collection(0 * part.counts, {column: values[:0] for column, values in part.columns.items()})
+            for name, part in event.collections.items()
+        }
+        return EventBlock(event.event_number, empty)
+
+    events = concatenate([nothing(n) if n % 7 == 0 else fake_block(n, 1) for n in range(EVENTS)])
+    arrays = to_awkward(events)
+    folder: Path = tmp_path_factory.mktemp("events") / "dataset"
+    write_dataset(
+        folder,
+        detector="fake",
+        tracks=arrays.track[[name for name in arrays.track.fields if name != "particle"]],
+        clusters=arrays.cluster,
+        event_number=arrays.event_number,
+        events_per_shard=10,
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network with random outputs, in a file."""
+    import torch
+
+    from ringflow.models.file import save_model
+    from ringflow.models.model import Model
+    from ringflow.models.settings import ModelSettings
+
+    path: Path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        shape = {"backbone": "attention", "width": 16, "layers": 1, "heads": 2, "hidden": 16}
+        model = Model(ModelSettings.model_validate(shape)).eval()
+        torch.nn.init.normal_(model.heads.out.weight, std=1.0)
+        torch.nn.init.constant_(model.heads.out.bias[:1], 1.0)
+    save_model(path, model, card={"detector": "fake"})
+    return path
+
+
+@dataclass(frozen=True)
+class SparkDaemons:
+    """A master and two workers with one core each."""
+
+    master: str
+    workers: tuple[subprocess.Popen[bytes], ...]
+
+
+@pytest.fixture(scope="session")
+def spark_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDaemons]:
+    pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
+    if not shutil.which("java"):
+        pytest.skip("there is no Java to run Spark")
+    folder = tmp_path_factory.mktemp("spark")
+    script = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    environment = {**os.environ, **JAVA_ENVIRONMENT, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, kind: str, *words: str) -> Path:
+        log = folder / f"{name}.log"
+        command = [str(script), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0", *words]
+        with log.open("wb") as file:
+            started.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
+        return log
+
+    def said(log: Path, words: str) -> str | None:
+        return next((line for line in log.read_text(errors="replace").splitlines() if words in line), None)
+
+    patch = pytest.MonkeyPatch()
+    try:
+        for name, value in JAVA_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        log = start("master", "master.Master", "--port", "0")
+        line = poll("the Spark master", lambda: said(log, "Starting Spark master at"))
+        master = line.split()[-1]
+        words = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder), master)
+        logs = [start(f"worker{n}", "worker.Worker", *words) for n in range(2)]
+        for log in logs:
+            poll("a Spark worker", lambda log=log: said(log, "Successfully registered with master"))
+        yield SparkDaemons(master, tuple(started[1:]))
+    finally:
+        patch.undo()
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator[Any]:
+    """Ray with two nodes of one core each on this machine."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    # Sockets lie in that folder, and their names may not be longer than a hundred letters.
+    with tempfile.TemporaryDirectory(prefix="rf", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**RAY_ENVIRONMENT, "HOME": folder}.items():
+            patch.setenv(name, value)
+        import ray
+        from ray.cluster_utils import Cluster
+
+        # Ray puts the address of the machine in the place of loopback, but where it thinks that there is no network.
+        patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+        node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+        cluster = Cluster()
+        try:
+            cluster.add_node(**node, node_ip_address="127.0.0.1", temp_dir=folder)
+            cluster.add_node(**node, node_ip_address="127.0.0.1")
+            cluster.wait_for_nodes()
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()

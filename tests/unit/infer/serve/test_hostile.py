@@ -1,0 +1,259 @@
+"""Clients that are broken, slow, greedy or gone: each gets what it deserves, and the next one gets its answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "data")]
+
+from fake_events import fake_block
+from serving import (
+    PATIENCE,
+    Event,
+    Running,
+    events_of,
+    post,
+    request_body,
+    running,
+    served_by_torch,
+    status_and_json,
+    until_closed,
+)
+
+from ringflow.infer.serve import server as server_module
+from ringflow.infer.serve.app import Limits
+from ringflow.infer.serve.connection import MOST_HEADERS, MOST_PIPELINED
+from ringflow.infer.serve.served import ServedModel
+
+LIMITS = Limits(max_request_bytes=100_000, max_event_elements=500, timeout=1.0)
+
+
+@pytest.fixture(scope="module")
+def served(small_model: Callable[..., Any]) -> ServedModel:
+    return served_by_torch(small_model())
+
+
+@pytest.fixture(scope="module")
+def server(served: ServedModel) -> Iterator[Running]:
+    with running(served, limits=LIMITS) as one:
+        yield one
+
+
+@pytest.fixture
+def event(served: ServedModel) -> Event:
+    return events_of(served, fake_block(0, 1))[0]
+
+
+@pytest.fixture(autouse=True)
+def goes_on(server: Running, event: Event) -> Iterator[None]:
+    """After every test the server still answers."""
+    yield
+    status, _ = status_and_json(server.say(post(*request_body(event))))
+    assert status == 200
+
+
+def test_it_answers(server: Running, event: Event) -> None:
+    status, said = status_and_json(server.say(post(*request_body(event, id="me"))))
+    assert (status, said["id"]) == (200, "me")
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
+        b"hello\r\n\r\n",
+        b"GET /v2 HTTP/9.9\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+        b"GET /v2/\xff HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"POST /v2/models/ringflow/infer HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v2/models/ringflow/infer HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST /v2/models/ringflow/infer HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+        b"POST /v2/models/ringflow/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+    ],
+)
+def test_what_is_not_http(server: Running, noise: bytes) -> None:
+    assert b"HTTP/1.1 4" in server.say(noise)[:12]
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /", 404),
+        ("GET /v2/models/ringflow/infer", 405),
+        ("GET /v2/models/../../etc/passwd", 404),
+        ("GET /v2/models/ringflow/versions/9", 404),
+        ("DELETE /v2", 405),
+        ("POST /v2/models/%00%ff/infer", 404),
+    ],
+)
+def test_paths_that_are_not_there(server: Running, request_line: str, status: int) -> None:
+    answer = server.say(f"{request_line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
+    found, said = status_and_json(answer)
+    assert (found, list(said)) == (status, ["error"])
+
+
+def test_bodies_that_lie(server: Running, event: Event) -> None:
+    body, size = request_body(event)
+    for lie in (post(body, size + 1), post(body, -1), post(body[:-4], size), post(body + b"more", size), post(b"{", 1)):
+        status, said = status_and_json(server.say(lie))
+        assert (status, list(said)) == (400, ["error"])
+
+
+def test_huge_and_negative_shapes(server: Running, event: Event) -> None:
+    for rows, expected in ((10**18, 413), (501, 413), (-1, 400)):
+        inputs = [
+            {"name": kind, "shape": [rows, table.shape[1]], "datatype": "FP32", "data": []}
+            for kind, table in event.items()
+        ]
+        status, _ = status_and_json(server.say(post(json.dumps({"inputs": inputs}).encode())))
+        assert status == expected
+
+
+def test_deep_nesting(server: Running) -> None:
+    status, said = status_and_json(server.say(post(b'{"inputs":' + b"[" * 90_000)))
+    assert (status, said["error"]) == (400, "the request is nested too deeply")
+
+
+def test_a_body_that_is_too_large(server: Running) -> None:
+    announced = server.say(post(bytes(200_000)))
+    chunked = server.say(
+        post(b"", None, ["Transfer-Encoding: chunked"]), *[b"8000\r\n" + bytes(0x8000) + b"\r\n"] * 6, b"0\r\n\r\n"
+    )
+    for answer in (announced, chunked):
+        status, said = status_and_json(answer)
+        assert status == 413
+        assert "100000" in said["error"]
+
+
+def test_who_asks_before_sending_is_told_at_once(server: Running) -> None:
+    answer = server.say(post(b"", None, ["Content-Length: 200000", "Expect: 100-continue"]))
+    assert status_and_json(answer)[0] == 413
+
+
+def test_a_bomb(server: Running) -> None:
+    bomb = zlib.compress(bytes(50_000_000), 9)
+    assert len(bomb) < LIMITS.max_request_bytes
+    status, said = status_and_json(server.say(post(bomb, None, ["Content-Encoding: deflate"])))
+    assert (status, said["error"]) == (413, "the decompressed body is larger than 100000 bytes")
+    assert status_and_json(server.say(post(bomb, None, ["Content-Encoding: br"])))[0] == 415
+
+
+def test_too_many_headers(server: Running) -> None:
+    many = b"".join(b"x-%d: y\r\n" % number for number in range(MOST_HEADERS + 1))
+    assert server.say(b"GET /v2 HTTP/1.1\r\n" + many + b"\r\n").startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    "begin", [b"GET /v2 HTTP/1.1\r\nx: ", post(b"", None, ["Transfer-Encoding: chunked"]) + b"1\r\na\r\n0\r\nx: "]
+)
+def test_a_head_or_tail_without_end(served: ServedModel, begin: bytes) -> None:
+    with running(served) as patient, patient.connect() as connection:
+        connection.sendall(begin)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):  # the server reads no more
+            connection.sendall(bytes([ord("y")]) * 20_000_000)
+
+
+def test_a_slow_head(server: Running) -> None:
+    with server.connect() as silent, server.connect() as slow:
+        slow.sendall(b"POST /v2/models/ringflow/infer HTTP/1.1\r\n")
+        dripping = _Drip(slow)
+        assert until_closed(silent) == until_closed(slow) == b""
+        dripping.stop()
+
+
+def test_a_slow_body(server: Running) -> None:
+    with server.connect() as slow:
+        slow.sendall(post(b'{"inputs": [', None, ["Content-Length: 5000"]))
+        dripping = _Drip(slow)
+        status, said = status_and_json(until_closed(slow))
+        dripping.stop()
+    assert (status, said["error"]) == (408, "the body did not arrive within 1 s")
+
+
+def test_a_body_that_goes_on_after_the_answer(server: Running) -> None:
+    with server.connect() as slow:
+        slow.sendall(b"POST /nowhere HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n")
+        dripping = _Drip(slow)
+        assert until_closed(slow).startswith(b"HTTP/1.1 404")
+        dripping.stop()
+
+
+@pytest.mark.parametrize("last", [b"", b"GET /v2 HTTP/1.1\r\nConnection: close\r\n\r\n"])
+def test_who_does_not_read_is_left(served: ServedModel, last: bytes) -> None:
+    with running(served, limits=LIMITS, send_buffer=4096) as server, socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        deaf.connect((server.host, server.port))
+        deaf.sendall(b"GET /v2/models/ringflow HTTP/1.1\r\nHost: test\r\n\r\n" * 20 + last)
+        server.wait_until(lambda: server.connections == 1)
+        server.wait_until(lambda: server.connections == 0)
+
+
+def test_who_does_not_read_holds_up_no_stop(served: ServedModel) -> None:
+    with running(served, limits=LIMITS, send_buffer=4096) as server, socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        deaf.connect((server.host, server.port))
+        deaf.sendall(b"GET /v2/models/ringflow HTTP/1.1\r\nHost: test\r\n\r\n" * 3)
+        server.wait_until(lambda: server.server.server_state.total_requests == 3)
+        server.server.stop()
+        server.thread.join(PATIENCE)
+        assert not server.thread.is_alive()
+        assert server.connections == 0
+
+
+def test_requests_far_in_advance(server: Running) -> None:
+    many = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n" * 1000
+    answer = server.say(many)
+    assert b"HTTP/1.1 400" in answer
+    assert answer.count(b"HTTP/1.1 200") <= MOST_PIPELINED + 1
+
+
+def test_pipelined_requests_are_answered_in_order(server: Running, event: Event) -> None:
+    requests = []
+    for number in range(3):
+        body, size = request_body(event, id=str(number))
+        requests.append(post(body, size))
+    answer = server.say(*[request.replace(b"Connection: close\r\n", b"") for request in requests[:2]], requests[2])
+    assert [answer.find(b'"id": "%d"' % number) > 0 for number in range(3)] == [True] * 3
+    assert answer.find(b'"id": "0"') < answer.find(b'"id": "1"') < answer.find(b'"id": "2"')
+
+
+def test_too_many_clients(served: ServedModel, event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 3)
+    with running(served) as small:
+        held = [small.connect() for _ in range(3)]
+        status, said = status_and_json(small.say())
+        assert (status, "as many clients are connected as may be" in said["error"]) == (503, True)
+        for connection in held:
+            connection.close()
+        small.wait_until(lambda: small.connections == 0)
+        assert status_and_json(small.say(post(*request_body(event))))[0] == 200
+
+
+class _Drip:
+    """Sends a byte every now and then, for ever."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._over = connection, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(0.1):
+                self._connection.send(b"x")
+        except OSError:
+            pass
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()

@@ -1,0 +1,232 @@
+"""The protocol as pure functions: what is well formed comes out as it went in, and whatever is not is a RequestError."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.append(str(Path(__file__).parent))
+
+from serving import request_body
+
+from ringflow.infer.serve.protocol import RequestError, TensorSpec, decompress, parse, write
+
+INPUTS = (TensorSpec("track", "FP32", (-1, 3)), TensorSpec("cluster", "FP32", (-1, 2)))
+OUTPUTS = ("candidate_label", "candidate_momentum")
+EVENT = {
+    "track": np.array([[1, 2, np.nan], [4, 5, 6]], np.float32),
+    "cluster": np.array([[0.5, -1]], np.float32),
+}
+
+
+def parsed(body: bytes, json_size: int | str | None = None, most: int = 100) -> Any:
+    return parse(body, None if json_size is None else str(json_size), INPUTS, OUTPUTS, most)
+
+
+def written_out(**changed: Any) -> dict[str, Any]:
+    """A request with its values in the JSON."""
+    inputs = [
+        {"name": kind, "shape": list(table.shape), "datatype": "FP32", "data": table.ravel().tolist()}
+        for kind, table in EVENT.items()
+    ]
+    return {"inputs": inputs, **changed}
+
+
+def with_track(**changed: Any) -> bytes:
+    """A request whose first input differs; None takes a field away."""
+    asked = written_out()
+    track = {**asked["inputs"][0], **changed}
+    asked["inputs"][0] = {key: value for key, value in track.items() if value is not None}
+    return json.dumps(asked).encode()
+
+
+def test_raw_values() -> None:
+    request = parsed(*request_body(EVENT, id="a"))
+    assert request.id == "a"
+    assert list(request.inputs) == ["track", "cluster"]
+    assert all(np.array_equal(request.inputs[kind], table, equal_nan=True) for kind, table in EVENT.items())
+    assert request.rows == 3
+    assert request.outputs == (("candidate_label", False), ("candidate_momentum", False))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_values_in_json(nested: bool) -> None:
+    asked = written_out()
+    if nested:
+        asked["inputs"][0]["data"] = [[1, 2, None], [4, 5, 6]]
+    asked["inputs"].reverse()
+    request = parsed(json.dumps(asked).encode())
+    assert list(request.inputs) == ["track", "cluster"]
+    assert all(np.array_equal(request.inputs[kind], table, equal_nan=True) for kind, table in EVENT.items())
+    assert request.inputs["track"].dtype == np.float32
+
+
+def test_an_event_of_nothing() -> None:
+    nothing = {kind: table[:0] for kind, table in EVENT.items()}
+    request = parsed(*request_body(nothing))
+    assert [table.shape for table in request.inputs.values()] == [(0, 3), (0, 2)]
+
+
+def test_outputs_in_the_order_asked_for() -> None:
+    asked = [{"name": "candidate_momentum", "parameters": {"binary_data": False}}, {"name": "candidate_label"}]
+    body, size = request_body(EVENT, outputs=asked, parameters={"binary_data_output": True})
+    assert parsed(body, size).outputs == (("candidate_momentum", False), ("candidate_label", True))
+
+
+def test_an_answer() -> None:
+    label, momentum = np.array([2, 1]), np.arange(8, dtype=np.float32).reshape(2, 4)
+    asked = [{"name": "candidate_momentum", "parameters": {"binary_data": True}}, {"name": "candidate_label"}]
+    request = parsed(*request_body(EVENT, id="x", outputs=asked))
+    parts, size = write("m", request, {"candidate_label": label, "candidate_momentum": momentum})
+    assert size == len(parts[0])
+    said = json.loads(parts[0])
+    assert (said["id"], said["model_name"], said["model_version"]) == ("x", "m", "1")
+    assert said["outputs"] == [
+        {"name": "candidate_momentum", "datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": 32}},
+        {"name": "candidate_label", "datatype": "INT64", "shape": [2], "data": [2, 1]},
+    ]
+    assert parts[1:] == [momentum.tobytes()]
+    only_json, none = write(
+        "m", parsed(*request_body(EVENT)), {"candidate_label": label, "candidate_momentum": momentum}
+    )
+    assert (len(only_json), none) == (1, None)
+    assert "id" not in json.loads(only_json[0])
+
+
+BAD_JSON = {
+    b"": "not JSON",
+    b"{": "not JSON",
+    b"[]": "not a JSON object",
+    b"\xff\xfe{}": "not UTF-8",
+    b'{"inputs": ' + b"[" * 100_000: "nested too deeply",
+    b'{"inputs": ' + b"9" * 10_000 + b"}": "not JSON",
+    b'{"inputs": 3}': "inputs is 3, not a list",
+    b'{"inputs": [3]}': "no tensor None",
+    b'{"inputs": [{"name": ["track"]}]}': "no tensor",
+    b"{}": "track is missing",
+    json.dumps(written_out(id=7)).encode(): "id is 7, not a text",
+    json.dumps(written_out(outputs=[{"name": "energy"}])).encode(): "no tensor 'energy'; the model has candidate_label",
+    json.dumps(written_out(outputs=[{"name": "candidate_label"}] * 2)).encode(): "candidate_label is there twice",
+    json.dumps(written_out(parameters=[])).encode(): "parameters of the request",
+    json.dumps(written_out(parameters={"binary_data_output": 1})).encode(): "not true or false",
+    json.dumps(
+        written_out(outputs=[{"name": "candidate_label", "parameters": {"classification": 2}}])
+    ).encode(): "classification is not supported",
+    json.dumps({"inputs": written_out()["inputs"][:1]}).encode(): "cluster is missing; the model takes track, cluster",
+    json.dumps({"inputs": written_out()["inputs"] * 2}).encode(): "track is there twice",
+    with_track(name="muon"): "no tensor 'muon'",
+    with_track(datatype="FP64"): "datatype is 'FP64', it must be FP32",
+    with_track(datatype=None): "datatype is None",
+    with_track(shape=None): "shape is None",
+    with_track(shape=[2, 4]): "it must be \\[rows, 3\\]",
+    with_track(shape=[-2, 3]): "it must be \\[rows, 3\\]",
+    with_track(shape=[2.0, 3]): "it must be",
+    with_track(shape=[True, 3]): "it must be",
+    with_track(shape=[2, 3, 1]): "it must be",
+    with_track(shape=[10**30, 3]): "this server takes 100 at most",
+    with_track(shape=[3, 3]): "data has 6 values, its shape makes 9",
+    with_track(data=None): "data is None, not a list",
+    with_track(data="123456"): "data is '123456', not a list",
+    with_track(data=["1"] * 6): "not numbers",
+    with_track(data=[True] * 6): "not numbers",
+    with_track(data=[10**400] * 6): "too large",
+    with_track(data=[[1, 2, 3], [4, 5]]): "rows of data must have 3 values each",
+    with_track(data=[[1, 2, 3], 4]): "rows of data must have 3 values each",
+    with_track(data=[[[1], 2, 3], [4, 5, 6]]): "not numbers",
+    with_track(data=[], parameters={"binary_data_size": 24}): "24 bytes are announced, 0 are there",
+    with_track(parameters={"binary_data_size": -24}): "its shape makes 24 bytes",
+    with_track(parameters={"binary_data_size": 24.0}): "its shape makes 24 bytes",
+    with_track(parameters={"shared_memory_region": "mine"}): "shared_memory_region is not supported",
+    with_track(parameters=3): "parameters of track are 3",
+}
+
+
+@pytest.mark.parametrize("body", BAD_JSON, ids=range(len(BAD_JSON)))
+def test_what_is_wrong_is_named(body: bytes) -> None:
+    with pytest.raises(RequestError, match=BAD_JSON[body]) as caught:
+        parsed(body)
+    assert caught.value.status == (413 if "at most" in BAD_JSON[body] else 400)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda body, size: (body, size - 1), "not JSON"),
+        (lambda body, size: (body, size + 1), "not UTF-8|not JSON"),
+        (lambda body, size: (body, len(body) + 1), "the body has"),
+        (lambda body, size: (body, "-1"), "not a number of bytes"),
+        (lambda body, size: (body, "1e3"), "not a number of bytes"),
+        (lambda body, size: (body, "9" * 5000), "not a number of bytes"),
+        (lambda body, size: (body[:-1], size), "8 bytes are announced, 7 are there"),
+        (lambda body, size: (body + b"abc", size), "3 bytes follow that belong to no input"),
+        (lambda body, size: (body, None), "not UTF-8|not JSON"),
+    ],
+)
+def test_lengths_that_do_not_fit(change: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        parsed(*change(*request_body(EVENT)))
+
+
+def test_elements_are_counted_over_all_inputs() -> None:
+    body, size = request_body(EVENT)
+    assert parsed(body, size, most=3).rows == 3
+    with pytest.raises(RequestError, match="the event has 3 elements; this server takes 2 at most") as caught:
+        parsed(body, size, most=2)
+    assert caught.value.status == 413
+
+
+@given(st.binary(max_size=200), st.none() | st.text(max_size=4))
+def test_noise_is_refused(body: bytes, size: str | None) -> None:
+    with pytest.raises(RequestError):
+        parse(body, size, INPUTS, OUTPUTS, 100)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.sampled_from(["track", "cluster", "FP32", "data"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["name", "shape", "datatype", "data", "parameters", "binary_data_size"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["inputs", "outputs", "id", "parameters"]), _JSON))
+def test_json_of_any_form_is_refused_or_taken(asked: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        parse(json.dumps(asked).encode(), None, INPUTS, OUTPUTS, 100)
+    complete = {**asked, "inputs": written_out()["inputs"]}
+    with suppress(RequestError):
+        assert parse(json.dumps(complete).encode(), None, INPUTS, OUTPUTS, 100).rows == 3
+
+
+def test_compressed_bodies() -> None:
+    plain = b"abc" * 1000
+    for encoding, compressed in (
+        ("gzip", gzip.compress(plain)),
+        ("deflate", zlib.compress(plain)),
+        ("identity", plain),
+    ):
+        assert decompress(compressed, encoding, 3000) == plain
+    with pytest.raises(RequestError, match="larger than 2999 bytes") as caught:
+        decompress(zlib.compress(plain), "deflate", 2999)
+    assert caught.value.status == 413
+    with pytest.raises(RequestError, match="not known; use gzip or deflate") as caught:
+        decompress(plain, "br", 3000)
+    assert caught.value.status == 415
+    for broken in (b"", b"abc", gzip.compress(plain)[:-5], gzip.compress(plain) + b"more"):
+        with pytest.raises(RequestError, match=r"not one whole gzip stream|not what content encoding gzip says"):
+            decompress(broken, "gzip", 3000)

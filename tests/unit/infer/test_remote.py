@@ -1,0 +1,291 @@
+"""Work given to others: in order whoever is first, little kept waiting, interrupted work goes on, plain words for trouble."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+from fake_events import fake_block, write_fake_dataset
+
+from ringflow.base.errors import DatasetError, FailureError, UsageError
+from ringflow.event.block import EventBlock
+from ringflow.infer import engine
+from ringflow.infer.carried import CarriedModel
+from ringflow.infer.remote import Place, framework, reconstruct_on, split_address
+from ringflow.infer.shards import Answer, ShardSource, ShardTask, reconstruct_shard
+from ringflow.models.file import save_model
+from ringflow.recipes import reconstruct as recipe
+
+TASKS = [ShardTask(shard, 0, 2) for shard in range(20)]
+
+
+@dataclass
+class HandCluster:
+    """Whoever asks for a result gets the last task that was given out done first."""
+
+    workers: int = 3
+    at_once: int = 3
+    open: list[tuple[ShardTask, Future[Answer]]] = field(default_factory=list)
+    most: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, task: ShardTask) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        self.open.append((task, future))
+        self.most = max(self.most, len(self.open))
+        if len(self.open) == self.at_once or task == TASKS[-1]:
+            threading.Timer(0.001, self.finish_all).start()
+        return future
+
+    def finish_all(self) -> None:
+        """Backwards, so that the first one comes last."""
+        while self.open:
+            task, future = self.open.pop()
+            future.set_result([fake_block(2 * task.shard, 2)])
+
+    def explain(self, error: Exception) -> FailureError:
+        return FailureError(f"explained: {error}")
+
+
+def test_results_come_in_order():
+    cluster = HandCluster()
+    made = list(reconstruct_on(cluster, TASKS))
+    assert [int(block.event_number[0]) for block in made] == list(range(0, 40, 2))
+    assert cluster.most == 3
+
+
+def test_few_results_are_kept_waiting():
+    given: list[ShardTask] = []
+
+    class Slow(HandCluster):
+        """The first task is never done."""
+
+        def submit(self, task: ShardTask) -> Future[Answer]:
+            given.append(task)
+            future: Future[Answer] = Future()
+            if task.shard:
+                future.set_result([])
+            elif len(given) == 1:
+                threading.Timer(0.05, lambda: future.set_exception(MemoryError("full"))).start()
+            return future
+
+    with pytest.raises(FailureError, match="explained: full"):
+        list(reconstruct_on(Slow(), TASKS))
+    assert len(given) == 9
+
+
+def test_an_error_of_a_worker_is_raised():
+    class Failing(HandCluster):
+        def submit(self, task: ShardTask) -> Future[Answer]:
+            future: Future[Answer] = Future()
+            future.set_result(DatasetError("shard is broken; make it again") if task.shard == 2 else [fake_block(0, 1)])
+            return future
+
+    blocks = reconstruct_on(Failing(), TASKS)
+    assert [len(next(blocks)) for _ in range(2)] == [1, 1]
+    with pytest.raises(DatasetError, match="shard is broken; make it again"):
+        next(blocks)
+
+
+class ThreadCluster:
+    """Workers that are threads of this process; they give up after some tasks."""
+
+    workers = at_once = 2
+    lives = 10**6
+
+    def __init__(self, place: Place, source: ShardSource, model: CarriedModel) -> None:
+        self._work = (source, model)
+        self._threads = ThreadPoolExecutor(2)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def submit(self, task: ShardTask) -> Future[Answer]:
+        return self._threads.submit(self._answer, task)
+
+    def _answer(self, task: ShardTask) -> Answer:
+        if task.shard >= self.lives:
+            raise MemoryError("dead")
+        return reconstruct_shard(*self._work, task)
+
+    def explain(self, error: Exception) -> FailureError:
+        return FailureError(f"a worker is {error}; run it again")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write_fake_dataset(tmp_path / "dataset", 60)
+
+
+@pytest.fixture
+def weights(tmp_path: Path, small_model: Callable[..., Any]) -> Path:
+    save_model(tmp_path / "model.safetensors", small_model().model, card=small_model().card)
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.parametrize("lost_in", ["spark", "here"])
+def test_work_goes_on_where_it_stopped_wherever_that_was(
+    lost_in: str, dataset: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Sixty events in six shards of three blocks; a part is full after eight events."""
+    monkeypatch.setattr(engine, "EVENTS_PER_PART", 8)
+    monkeypatch.setattr(recipe, "open_cluster", ThreadCluster)
+    out, whole = tmp_path / "out.parquet", tmp_path / "whole" / "out.parquet"
+    recipe.reconstruct(dataset, whole, model=weights)
+    first, then = (Place("spark"), recipe.HERE) if lost_in == "spark" else (recipe.HERE, Place("spark"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadCluster, "lives", 3)
+        patch.setattr(recipe, "made_of", interrupted)
+        with pytest.raises((FailureError, KeyboardInterrupt)):
+            recipe.reconstruct(dataset, out, model=weights, on=first)
+    result = recipe.reconstruct(dataset, out, model=weights, on=then)
+    assert 0 < result["new_events"] < 60
+    assert out.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / "out.parquet.parts").exists()
+
+
+def interrupted(session: Any, blocks: Iterator[EventBlock]) -> Iterator[EventBlock]:
+    """Made of a few blocks, then the end comes in the middle of a shard."""
+    for place, block in enumerate(engine.made_of(session, blocks)):
+        if place == 8:
+            raise KeyboardInterrupt
+        yield block
+
+
+def test_some_events_of_a_split(dataset: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recipe, "open_cluster", ThreadCluster)
+    chosen = {"split": "train", "events": 33}
+    recipe.reconstruct(dataset, tmp_path / "a" / "out.parquet", model=weights, **chosen)
+    result = recipe.reconstruct(dataset, tmp_path / "b" / "out.parquet", model=weights, on=Place("ray"), **chosen)
+    assert (result["events"], result["on"], result["workers"]) == (33, "ray", 2)
+    assert (tmp_path / "a" / "out.parquet").read_bytes() == (tmp_path / "b" / "out.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on": Place("dask")}, "cannot reconstruct on 'dask'; choose from here, spark, ray"),
+        ({"on": Place(workers=2)}, "workers are for --on spark and --on ray; use --threads"),
+        ({"on": Place("ray"), "threads": 2}, "--threads 2 is for --on here; with --on ray every worker has one thread"),
+        ({"on": Place("spark"), "device": "cuda"}, "--on spark computes on the cpu, not on cuda"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, Any], message: str, dataset: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match=message):
+        recipe.reconstruct(dataset, tmp_path / "out.parquet", **options)
+
+
+def test_files_are_for_one_process(weights: Path, tmp_path: Path, command: Callable[..., Any]):
+    with pytest.raises(UsageError, match=r"takes the folder of a dataset, .*model\.safetensors is a file"):
+        recipe.reconstruct(weights, tmp_path / "out.parquet", on=Place("spark"))
+    for words in (("--master", "local"), ("--on", "spark", "--address", "auto"), ("--on", "ray", "--master", "local")):
+        done = command("reconstruct", weights, "-o", tmp_path / "out.parquet", *words)
+        assert done.code == 2
+        assert f"{words[-2]} {words[-1]} is for --on" in done.stderr
+
+
+def test_a_missing_framework_is_told():
+    with pytest.raises(FailureError, match=r"nosuchframework is not installed; pip install 'ringflow\[spark\]'"):
+        framework("nosuchframework.part", "spark")
+
+
+def test_addresses():
+    assert split_address("10.0.0.1:6379") == ("10.0.0.1", 6379)
+    assert split_address("[::1]:80") == ("::1", 80)
+    assert [split_address(word) for word in ("host", "host:", ":80", "host:port", "host:70000", "")] == [None] * 6
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class TestSpark:
+    """Trouble before there is a session; Spark itself is not needed."""
+
+    @pytest.mark.parametrize("master", ["nonsense", "spark://host", "spark://host:x", "http://host:80"])
+    def test_no_master(self, master: str):
+        from ringflow.infer.spark_cluster import _require_master
+
+        with pytest.raises(UsageError, match=f"{master} is no Spark master; give spark://HOST:PORT"):
+            _require_master(master)
+
+    def test_nobody_answers(self, closed_port: int):
+        from ringflow.infer.spark_cluster import _require_master
+
+        address = f"127.0.0.1:{closed_port}"
+        with pytest.raises(
+            FailureError, match=rf"no Spark master answers at {address} \(Connection refused\); start it"
+        ):
+            _require_master(f"spark://{address}")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            _require_master(f"spark://{address},127.0.0.1:{server.getsockname()[1]}")  # one of two is enough
+
+    def test_no_java(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        from ringflow.infer.spark_cluster import _require_java
+
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        with pytest.raises(FailureError, match=f"needs Java 17 or later, and JAVA_HOME={tmp_path} has none; install"):
+            _require_java()
+        monkeypatch.delenv("JAVA_HOME")
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(FailureError, match="needs Java 17 or later, and there is none; install a Java runtime"):
+            _require_java()
+
+
+class TestRay:
+    """Trouble before there is a connection."""
+
+    @pytest.fixture(autouse=True)
+    def loopback(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("ray", reason="ray is not installed")
+        monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    @pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:"])
+    def test_no_address(self, address: str):
+        from ringflow.infer.ray_cluster import open_ray
+
+        with pytest.raises(UsageError, match=f"{address} is no address of a Ray cluster; give auto or HOST:PORT"):
+            open_ray(address)
+
+    def test_nobody_answers(self, closed_port: int, monkeypatch: pytest.MonkeyPatch):
+        from ringflow.infer.ray_cluster import open_ray
+
+        for _ in range(2):
+            with pytest.raises(FailureError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{closed_port}"):
+                open_ray(f"127.0.0.1:{closed_port}")
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
+        with pytest.raises(FailureError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{closed_port}"):
+            open_ray("auto")
+
+    def test_somebody_else_answers(self):
+        from ringflow.infer.ray_cluster import open_ray
+
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            hanging_up = threading.Thread(target=lambda: server.accept()[0].close())
+            hanging_up.start()
+            with pytest.raises(FailureError, match=f"what answers at 127.0.0.1:{port} is no Ray cluster"):
+                open_ray(f"127.0.0.1:{port}")
+            hanging_up.join()
