@@ -2,7 +2,8 @@
 
 The rows are of one event at a time on two threads, in memory, each measured in a process of its own. Every engine computes the
 same function, from raw detector values to particles, as an exported file does: `torch` is the traced program run eagerly,
-`onnx` the file, `onnx-int8` the file in int8. Times are medians of repeated runs.
+`onnx` the file, `onnx-int8` the file in int8. Times are medians of repeated runs, the fastest of three rounds in which the
+engines take turns: what else a machine does comes and goes, and must not hit one of them alone.
 `peak_mb` is how far the resident memory rises in the first event of that size.
 """
 
@@ -12,7 +13,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,8 @@ _THREADS = 2
 _SAMPLE, _SEED = "ttbar", 77
 _CALIBRATION_EVENTS = 50
 _LEAST_REPEATS = 3
-_LEAST_SECONDS = 2.0
+_LEAST_SECONDS = 1.0
+_ROUNDS = 3
 _WARM_UP_ELEMENTS = 32
 
 
@@ -51,7 +53,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
         dataset = _simulate(Path(folder) / "dataset", events)
         files = _files(path, Path(folder), dataset, names)
-        rows = [_measured_apart(name, files[name], dataset, n) for name in names for n in elements or ELEMENTS]
+        rows = _rows(files, dataset, names, elements or ELEMENTS)
         file_to_file = {name: _file_to_file(name, files[name], dataset) for name in names}
     return {
         "benchmark": "infer",
@@ -63,6 +65,18 @@ def run(
         "file_to_file_events_per_second": file_to_file,
         **hardware("cpu"),
     }
+
+
+def _rows(
+    files: Mapping[str, Path], dataset: Path, engines: Sequence[str], elements: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The best round of every engine and number of elements."""
+    cases = [(name, count) for name in engines for count in elements]
+    rounds = [
+        {(name, count): _measured_apart(name, files[name], dataset, count) for count in elements for name in engines}
+        for _ in range(_ROUNDS)
+    ]
+    return [max((found[case] for found in rounds), key=lambda row: row["events_per_second"]) for case in cases]
 
 
 def measure(engine: str, file: Path, dataset: Path, num_elements: int) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, small_onnx: Callable[..., Path]) -> I
         return describe(loaded)
 
     monkeypatch.setattr(timing, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "_ROUNDS", 2)
     monkeypatch.setattr(timing, "_simulate", lambda folder, events: write_fake_dataset(folder, events))
     monkeypatch.setattr(timing, "_measured_apart", timing.measure)
     monkeypatch.setattr(timing, "keep_freed_memory", lambda: None)  # it would stay so for the tests that follow
