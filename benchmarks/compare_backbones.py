@@ -45,14 +45,15 @@ def main() -> None:
     device = choose_device(settings.compute.device)
     rows: list[dict[str, Any]] = []
     with open_training_data(settings, device, arguments.out) as data:
-        source = KeptChunk(data.source.chunk(0))
+        source = KeptChunk(data.sources[0].chunk(0))
         validate = Validation(data.blocks, settings.model.calorimeter)
         for name, special in BACKBONES.items():
             torch._dynamo.reset()
             chosen = TrainSettings.resolve(arguments.preset, [*common, *special])
             folder = arguments.out / name
             folder.mkdir(parents=True, exist_ok=True)
-            result = trainer.train(chosen, source, data.validation, validate, folder, {"detector": chosen.detector})
+            card = {"detector": chosen.detector}
+            result = trainer.train(chosen, {0: source}, data.validation, validate, folder, card)
             rows.append({"backbone": name, **_row(result, chosen)})
             print(json.dumps(rows[-1]), flush=True)
             record = {"benchmark": "compare_backbones", "events": arguments.events, "rows": rows}

@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from ringflow import __version__
 from ringflow.base.errors import RingflowError, UsageError
-from ringflow.base.log import say
+from ringflow.base.log import complain, say
 from ringflow.base.options import (
     Count,
     DatasetFolder,
@@ -34,6 +34,8 @@ from ringflow.base.options import (
 from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.base.threads import wait_without_spinning
 from ringflow.bench.commands import bench
+from ringflow.launch.commands import launch
+from ringflow.launch.environment import adopt
 from ringflow.recipes.commands import demo, evaluate, prune, train
 from ringflow.recipes.use_commands import export, reconstruct, serve
 
@@ -48,13 +50,14 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for command in (bench, demo, evaluate, export, prune, reconstruct, serve, train):
+for command in (bench, demo, evaluate, export, launch, prune, reconstruct, serve, train):
     app.command(command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is one line, never a traceback."""
     wait_without_spinning()
+    adopt()
     try:
         code = app(
             sys.argv[1:] if argv is None else list(argv),
@@ -66,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         return _report(str(error), 2)
     except RingflowError as error:
-        return _report(str(error), error.exit_code)
+        return error.exit_code if error.told else _report(str(error), error.exit_code)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _report("the disk is full; free some space and run it again", 1)
@@ -243,7 +246,7 @@ def _train_settings(start: Path | None, overrides: Sequence[str]) -> TrainSettin
 
 
 def _report(message: str, exit_code: int) -> int:
-    say(f"ringflow: error: {' '.join(message.split())}")
+    complain(f"ringflow: error: {' '.join(message.split())}")
     return exit_code
 
 

@@ -12,7 +12,7 @@ import ringflow
 EXPORTED = {
     "config": {"Settings", "preset_names", "preset_path", "to_toml", "write", "override"},
     "errors": {"RingflowError", "UsageError", "SettingsError", "FailureError", "InputFileError", "DatasetError"},
-    "log": {"interactive", "say", "table", "progress", "SparseProgress"},
+    "log": {"interactive", "say", "speaks", "complain", "table", "progress", "SparseProgress"},
     "output": {"print_json", "show_rows", "show_summary", "finish"},
     "provenance": {"collect", "package_version", "describe_input", "code_version"},
     "rundir": {"prepare", "write_atomic", "atomic_path", "write_errors"},

@@ -66,7 +66,7 @@ class RandomEvents:
 def run(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     source = RandomEvents()
-    train(TrainSettings.resolve(None, SETTINGS), source, source.chunk(10**6), None, folder, {})
+    train(TrainSettings.resolve(None, SETTINGS), {0: source}, source.chunk(10**6), None, folder, {})
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

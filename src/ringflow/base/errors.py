@@ -17,6 +17,8 @@ class RingflowError(Exception):
     """An error with a message written for the user."""
 
     exit_code = 1
+    #: Whether another of several processes that work together tells it.
+    told = False
 
 
 class UsageError(RingflowError):

@@ -24,9 +24,20 @@ def interactive() -> bool:
     return sys.stderr.isatty() and not any(os.environ.get(name) for name in BATCH_VARIABLES)
 
 
+def speaks() -> bool:
+    """Whether this process speaks for those that were started with it."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def say(text: str) -> None:
-    """Write one line for people."""
-    print(text, file=sys.stderr, flush=True)
+    """Write one line for people; of several processes that work together only the first does."""
+    if speaks():
+        print(text, file=sys.stderr, flush=True)
+
+
+def complain(text: str) -> None:
+    """Write one line about what went wrong; every process does, and says which it is."""
+    print(text if speaks() else f"{text} (process {os.environ['RANK']})", file=sys.stderr, flush=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

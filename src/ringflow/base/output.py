@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.log import say, table
+from ringflow.base.log import say, speaks, table
 
 
 def print_json(value: object) -> None:
     """The only thing that ever goes to stdout; a number that is not finite becomes null, which every reader takes."""
-    print(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
+    if speaks():
+        print(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:

@@ -119,7 +119,7 @@ def train_rate(
 
     def once() -> int:
         batch = feed.next(0)
-        step.take(batch, done["steps"], 1e-4)
+        step.take([batch], done["steps"], 1e-4)
         if step.records.full:
             step.records.read()
         done["steps"] += 1

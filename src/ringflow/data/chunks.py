@@ -4,7 +4,8 @@
     source.chunk(0), source.prefetch(1)
 
 What fits into one chunk is read once and kept: every chunk is then all of it. Of more, every epoch puts the shards of all
-datasets in a new order and cuts it into chunks. Finished elements are stored in the dataset's `packed/` folder as they are
+datasets in a new order and cuts it into chunks. Lanes share an epoch without overlap: they are dealt shards where there are
+enough of them, else the events of every shard. Finished elements are stored in the dataset's `packed/` folder as they are
 first needed, so that the first epoch runs at the speed of Parquet and the others at that of memory.
 """
 
@@ -17,9 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.base.rundir import write_errors
@@ -31,6 +33,9 @@ from ringflow.elements.batch import ElementBatch, join
 from ringflow.elements.build import from_block, target_collection, target_columns
 from ringflow.elements.features import feature_names, needed_columns
 from ringflow.event.schema import parquet_name
+
+#: Shards per lane from which on lanes are dealt shards: fewer would make lanes of very different lengths.
+_SHARDS_PER_LANE = 4
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,19 @@ class _Part:
         return self.shard.splits["train"]
 
 
+class Lane(NamedTuple):
+    """One of `of` parts into which the events of an epoch are dealt."""
+
+    number: int
+    of: int
+
+
+#: All of an epoch in one lane.
+ALL = Lane(0, 1)
+
+
 class DatasetChunks:
-    """Chunks of about `chunk_events` events of the training split; chunk `index` depends on the seed and the index only."""
+    """Chunks of about `chunk_events` events of the training split; chunk `index` depends on seed, lane and index only."""
 
     def __init__(
         self,
@@ -58,17 +74,18 @@ class DatasetChunks:
         calorimeter: str,
         chunk_events: int,
         seed: int,
+        lane: Lane = ALL,
         threads: int = 1,
         cache: Path | None = None,
     ) -> None:
-        self._calorimeter, self._seed = calorimeter, seed
+        self._calorimeter, self._seed, self._lane = calorimeter, seed, lane
         for dataset in datasets:
             require_learnable(dataset, detector, calorimeter)
         self._parts = [part for dataset in datasets for part in _parts(dataset, calorimeter, cache)]
         self.num_events = sum(part.events for part in self._parts)
-        self._per_epoch = min(max(round(self.num_events / chunk_events), 1), len(self._parts))
-        if self.num_events <= chunk_events:
-            self._per_epoch = 1
+        self._by_shards = self.num_events > chunk_events and len(self._parts) >= _SHARDS_PER_LANE * lane.of
+        parts = len(self._parts) // lane.of if self._by_shards else len(self._parts)
+        self._per_epoch = min(max(round(self.num_events / chunk_events), 1), parts)
         self._whole: ElementBatch | None = None
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="shards")
         self._ahead = Ahead(self._make)
@@ -94,8 +111,13 @@ class DatasetChunks:
     def _make(self, index: int) -> ElementBatch:
         epoch, place = divmod(index, self._per_epoch)
         order = np.random.default_rng([self._seed, epoch]).permutation(len(self._parts))
+        if self._by_shards:
+            order = order[self._lane.number :: self._lane.of]
         chosen = np.array_split(order, self._per_epoch)[place]
-        return join(list(self._readers.map(self._elements, [self._parts[part] for part in chosen])))
+        made = join(list(self._readers.map(self._elements, [self._parts[part] for part in chosen])))
+        if self._by_shards or self._lane.of == 1:
+            return made
+        return made.take(torch.arange(self._lane.number, made.num_events, self._lane.of))
 
     def _elements(self, part: _Part) -> ElementBatch:
         def make() -> ElementBatch:

@@ -115,7 +115,7 @@ def _prune(loaded: LoadedModel, settings: TrainSettings, out: Path, kept: dict[s
         f"measuring what matters, to keep {kept['heads']} of {before.heads} heads, {kept['hidden']} of {before.hidden} channels"
     )
     with open_training_data(settings, device, out) as data:
-        found = importance(network, _batches(data.source.chunk(0), device), settings.loss)
+        found = importance(network, _batches(data.sources[0].chunk(0), device), settings.loss)
     smaller = prune(network, found, **kept)
     save_model(out / PRUNED_FILE, smaller, threshold=loaded.threshold, card={**loaded.card, "pruned": kept})
 

@@ -14,6 +14,7 @@ import torch
 from ringflow.base.errors import FailureError
 from ringflow.base.log import progress
 from ringflow.data.ahead import Ahead
+from ringflow.data.chunks import ALL, Lane
 from ringflow.data.stored import from_tensors
 from ringflow.elements.batch import ElementBatch, join
 from ringflow.elements.build import build, target_collection
@@ -26,7 +27,7 @@ from ringflow.sim.generated import GeneratedEvents
 
 
 class SimulatedChunks:
-    """Chunks of new events, all samples in equal shares.
+    """Chunks of new events, all samples in equal shares. Lanes take the blocks of the streams in turn.
 
     Worker processes make the collisions and run ahead by one chunk. On a CPU they also run the detector; an accelerator is
     given the collisions in the background thread, and events never leave it.
@@ -40,11 +41,12 @@ class SimulatedChunks:
         calorimeter: str,
         chunk_events: int,
         detector: Detector | None,
+        lane: Lane = ALL,
     ) -> None:
-        self._streams, self._workers = tuple(streams), workers
+        self._streams, self._workers, self._lane = tuple(streams), workers, lane
         self._calorimeter, self._detector = calorimeter, detector
         size = sum(stream.block_events for stream in streams)
-        self._blocks = max(-(-chunk_events // size), 1)  # of every sample
+        self._blocks = max(-(-chunk_events // (size * lane.of)), 1)  # of every sample
         self._begun: dict[int, list[Future[Any]]] = {}
         self._ahead = Ahead(self._make)
 
@@ -71,7 +73,8 @@ class SimulatedChunks:
 
     def _tasks(self, index: int) -> list[tuple[Stream, int]]:
         numbers = range(index * self._blocks, (index + 1) * self._blocks)
-        return [(stream, number) for number in numbers for stream in self._streams]
+        shared = [number * self._lane.of + self._lane.number for number in numbers]
+        return [(stream, number) for number in shared for stream in self._streams]
 
     def _begin(self, index: int) -> list[Future[Any]]:
         work: Callable[..., Any] = collisions.generate

@@ -3,42 +3,89 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ringflow import __version__
 from ringflow.base.config import write
+from ringflow.base.errors import UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
 from ringflow.models.file import load_model
 from ringflow.recipes.models import model_file
 from ringflow.recipes.runs import RUN_FILE, claimed, has_checkpoint, settings_of
-from ringflow.recipes.training_data import TrainingData, detector_name, open_training_data, require_data
+from ringflow.recipes.training_data import TrainingData, detector_name, fingerprint, open_training_data, require_data
 from ringflow.recipes.validation import Validation
 from ringflow.train import trainer
 from ringflow.train.checkpoint import refuse_other_settings
 from ringflow.train.device import choose_device
+from ringflow.train.parallel import lanes_of
 from ringflow.train.settings import TrainSettings
+from ringflow.train.team import Team, joined
 
 
 def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
-    """Train in a folder, or go on with the training that is there; the result, ready for JSON."""
-    settings = _from_its_start(settings, out)
-    require_data(settings)
+    """Train in a folder, or go on with the training that is there; the result, ready for JSON.
+
+    Several processes that were started together train one network.
+    """
     device = choose_device(settings.compute.device)
+    with joined(device, settings.compute.timeout) as team:
+        settings = team.first(lambda: _resolved(settings, out, team.size, overwrite))
+        team.agree("version of ringflow", __version__)
+        team.agree("version of the data", fingerprint(settings))
+        with team.first_holds(lambda: _claimed(settings, out, overwrite)):
+            return _train(settings, out, device, team)
+
+
+def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
+    """The settings with what follows from a start file and from the number of processes; refused if they cannot be."""
+    settings = _in_lanes(_from_its_start(settings, out), None if overwrite else out, size)
+    require_data(settings)
+    return settings
+
+
+def _in_lanes(settings: TrainSettings, gone_on_with: Path | None, size: int) -> TrainSettings:
+    """The settings with the number of lanes: as asked, as before, or one per process."""
+    lanes = settings.source.lanes
+    if not lanes:
+        before = settings_of(gone_on_with) if gone_on_with and has_checkpoint(gone_on_with) else None
+        lanes = TrainSettings.resolve(before).source.lanes if before else size
+    if lanes % size:
+        raise UsageError(
+            f"{size} processes cannot share {lanes} lanes evenly; start a number that divides {lanes}, or train anew with "
+            f"source.lanes={-(-lanes // size) * size}"
+        )
+    return settings.model_copy(update={"source": settings.source.model_copy(update={"lanes": lanes})})
+
+
+@contextmanager
+def _claimed(settings: TrainSettings, out: Path, overwrite: bool) -> Iterator[None]:
+    """A folder that is made ready and that no other training touches."""
     if out.is_dir():
         with claimed(out):  # before anything in it is touched
             pass
     _prepare(settings, out, overwrite)
-    with claimed(out), open_training_data(settings, device, out) as data:
+    with claimed(out):
+        yield
+
+
+def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team) -> dict[str, Any]:
+    lanes = lanes_of(team.rank, team.size, settings.source.lanes)
+    with open_training_data(settings, device, out, lanes) as data:
         validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
-        if validate is None:
+        if validate is None and team.is_first:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
         result = trainer.train(
-            _without_workers(settings), data.source, data.validation, validate, out, _card(settings, data)
+            _without_workers(settings), data.sources, data.validation, validate, out, _card(settings, data), team
         )
-    return {"path": str(out), "device": str(device), **asdict(result)}
+    return {"path": str(out), "device": str(device), "processes": team.size, **asdict(result)}
 
 
 def _from_its_start(settings: TrainSettings, out: Path) -> TrainSettings:

@@ -7,7 +7,7 @@ on: the `valid` split of datasets, or a stream of simulated events with a seed o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from ringflow.base.errors import UsageError
-from ringflow.data.chunks import DatasetChunks, describe, require_learnable, training_columns
+from ringflow.data.chunks import DatasetChunks, Lane, describe, require_learnable, training_columns
+from ringflow.data.manifest import manifest_hash
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, join
 from ringflow.elements.build import from_block
@@ -39,32 +40,41 @@ _VALIDATION_BLOCK = 50
 class TrainingData:
     """What a training is fed with."""
 
-    source: DatasetChunks | SimulatedChunks
+    #: By lane.
+    sources: dict[int, DatasetChunks | SimulatedChunks]
     validation: ElementBatch
     #: The validation events by sample, for figures of jets; empty where there is no truth to compare with.
     blocks: dict[str, EventBlock]
     #: For the card of the model.
     description: list[dict[str, Any]]
 
+    def close(self) -> None:
+        """Let go of the sources."""
+        for source in self.sources.values():
+            source.close()
+
 
 @contextmanager
-def open_training_data(settings: TrainSettings, device: torch.device, folder: Path) -> Iterator[TrainingData]:
-    """The events of a training, until the context is left; `folder` takes what a dataset that cannot be written to may not."""
+def open_training_data(
+    settings: TrainSettings, device: torch.device, folder: Path, lanes: Sequence[int] = (0,)
+) -> Iterator[TrainingData]:
+    """The events of some lanes of a training, until the context is left; `folder` takes what a dataset that cannot be written
+    to may not."""
     if not settings.data.startswith(SIMULATED):
-        data = _from_datasets(settings, folder)
+        data = _from_datasets(settings, folder, lanes)
         try:
             yield data
         finally:
-            data.source.close()
+            data.close()
         return
     workers = start_workers(settings.source.workers)
     try:
-        data = _simulated(settings, device, workers)
+        data = _simulated(settings, device, workers, lanes)
         try:
             yield data
         finally:
             workers.shutdown(cancel_futures=True)  # first, or the source would wait for all that was begun
-            data.source.close()
+            data.close()
     finally:
         workers.shutdown(cancel_futures=True)
 
@@ -80,19 +90,32 @@ def require_data(settings: TrainSettings) -> None:
             require_learnable(Dataset(name), detector_name(settings.detector), settings.model.calorimeter)
 
 
-def _simulated(settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor) -> TrainingData:
+def fingerprint(settings: TrainSettings) -> list[str]:
+    """What tells these data from others that lie at the same place."""
+    if settings.data.startswith(SIMULATED):
+        return [settings.data]
+    return [manifest_hash(Path(name)) for name in _names(settings.data)]
+
+
+def _simulated(
+    settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor, lanes: Sequence[int]
+) -> TrainingData:
     names = _names(settings.data)
     source, calorimeter = settings.source, settings.model.calorimeter
     size = min(source.block_events, max(source.chunk_events // len(names), 1))
     training = [Stream(name, settings.detector, stream_seed(settings.seed, TRAINING, name), size) for name in names]
     detector = None if device.type == "cpu" else Detector(load_detector(settings.detector), str(device))
-    chunks = SimulatedChunks(
-        training,
-        workers,
-        calorimeter=calorimeter,
-        chunk_events=source.chunk_events,
-        detector=detector,
-    )
+    chunks: dict[int, DatasetChunks | SimulatedChunks] = {
+        lane: SimulatedChunks(
+            training,
+            workers,
+            calorimeter=calorimeter,
+            chunk_events=source.chunk_events,
+            detector=detector,
+            lane=Lane(lane, max(source.lanes, 1)),
+        )
+        for lane in lanes
+    }
     share = -(-settings.length.validation_events // len(names))
     size = min(_VALIDATION_BLOCK, share)  # simulated on cores, so in blocks small enough for all of them
     fresh = [Stream(name, settings.detector, stream_seed(settings.seed, VALIDATION, name), size) for name in names]
@@ -102,19 +125,23 @@ def _simulated(settings: TrainSettings, device: torch.device, workers: ProcessPo
     return TrainingData(chunks, join(elements), blocks, described)
 
 
-def _from_datasets(settings: TrainSettings, folder: Path) -> TrainingData:
+def _from_datasets(settings: TrainSettings, folder: Path, lanes: Sequence[int]) -> TrainingData:
     datasets = [Dataset(name) for name in _names(settings.data)]
     source, calorimeter = settings.source, settings.model.calorimeter
     writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
-    chunks = DatasetChunks(
-        datasets,
-        detector=detector_name(settings.detector),
-        calorimeter=calorimeter,
-        chunk_events=source.chunk_events,
-        seed=settings.seed,
-        threads=source.workers,
-        cache=None if writable else folder / "cache",
-    )
+    chunks: dict[int, DatasetChunks | SimulatedChunks] = {
+        lane: DatasetChunks(
+            datasets,
+            detector=detector_name(settings.detector),
+            calorimeter=calorimeter,
+            chunk_events=source.chunk_events,
+            seed=settings.seed,
+            lane=Lane(lane, max(source.lanes, 1)),
+            threads=source.workers,
+            cache=None if writable else folder / "cache",
+        )
+        for lane in lanes
+    }
     share = -(-settings.length.validation_events // len(datasets))
     blocks: dict[str, EventBlock] = {}
     for dataset in datasets:

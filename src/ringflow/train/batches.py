@@ -79,6 +79,8 @@ class TrainingBatch:
     position: DataPosition
     num_events: int
     num_elements: int
+    #: For whatever is drawn while it is computed, which then depends on nothing else.
+    seed: int
 
 
 def pack(counts: Tensor, budget: int, seed: tuple[int, ...]) -> list[Tensor]:
@@ -125,8 +127,10 @@ def _fill(sizes: NDArray[np.int64], budget: int) -> list[int]:
 class Turn:
     """One pass through a chunk, in the order of a plan; with a `shape`, all batches are filled up to it."""
 
-    def __init__(self, chunk: ElementBatch, plan: Sequence[Tensor], counts: Tensor, budget: int) -> None:
-        self._chunk, self._plan, self._counts, self._budget = chunk, plan, counts, budget
+    def __init__(
+        self, chunk: ElementBatch, plan: Sequence[Tensor], counts: Tensor, budget: int, seed: tuple[int, ...]
+    ) -> None:
+        self._chunk, self._plan, self._counts, self._budget, self._seed = chunk, plan, counts, budget, seed
         self._totals = [int(counts[events].sum()) for events in plan]
         self._fixed: _FilledRows | None = None
 
@@ -157,7 +161,7 @@ class Turn:
         else:
             elements = self._fixed.elements(number)
             layout = Layout.of(elements, self._fixed.shape.longest)
-        return TrainingBatch(elements, layout, position, len(events), total)
+        return TrainingBatch(elements, layout, position, len(events), total, mixed_seed(*self._seed, *position))
 
 
 class _FilledRows:
@@ -203,8 +207,13 @@ class _FilledRows:
         return ElementBatch(**chosen, offsets_B=self._offsets[number], targets=targets)
 
 
+def mixed_seed(*numbers: int) -> int:
+    """One seed out of several numbers, for a generator of torch."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
 class Feed:
-    """The batches of a training one after the other, from a position on."""
+    """The batches of a lane one after the other, from a position on. Several lanes of one seed are in different orders."""
 
     def __init__(
         self,
@@ -214,11 +223,13 @@ class Feed:
         reuse: int,
         seed: int,
         device: torch.device,
+        lane: int = 0,
         position: DataPosition = BEGINNING,
         shape: FixedShape | None = None,
         fill: bool | None = None,
     ) -> None:
-        self._source, self._budget, self._reuse, self._seed, self._device = source, budget, reuse, seed, device
+        self._source, self._budget, self._reuse, self._device = source, budget, reuse, device
+        self._seed = (seed, lane)
         self._fill = device.type != "cpu" if fill is None else fill
         self._chunk: ElementBatch | None = None
         self._turn: Turn | None = None
@@ -267,13 +278,13 @@ class Feed:
 
     def _plan(self, chunk: ElementBatch, position: DataPosition) -> Turn:
         counts = chunk.counts_B.cpu()
-        turn = Turn(chunk, self._order(counts, position), counts, self._budget)
+        turn = Turn(chunk, self._order(counts, position), counts, self._budget, self._seed)
         if self._fill:
             self.shape = turn.fix(self.shape)
         return turn
 
     def _order(self, counts: Tensor, position: DataPosition) -> list[Tensor]:
-        return pack(counts, self._budget, (self._seed, position.chunk, position.turn))
+        return pack(counts, self._budget, (*self._seed, position.chunk, position.turn))
 
     def _load(self, index: int) -> ElementBatch:
         try:

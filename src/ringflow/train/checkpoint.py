@@ -1,6 +1,6 @@
 """Checkpoints: everything a training needs to go on as if it had never stopped.
 
-    RUN/checkpoints/step-00001200/tensors.safetensors    weights, average, optimiser, random states
+    RUN/checkpoints/step-00001200/tensors.safetensors    weights, average, optimiser
     RUN/checkpoints/step-00001200/state.json             counters, position in the data, settings, sha256 of everything
 
 A checkpoint is written under another name and renamed, so it is whole or not there. The last two are kept. Nothing in a
@@ -27,7 +27,7 @@ from ringflow.base.log import say
 from ringflow.base.rundir import write_errors
 from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _KEPT = 2
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 #: Sections of the settings that may be different when a training goes on.
@@ -40,7 +40,8 @@ class TrainingState:
 
     step: int = 0
     events: int = 0
-    position: DataPosition = BEGINNING
+    #: The next batch of every lane.
+    positions: list[DataPosition] = field(default_factory=lambda: [BEGINNING])
     shape: FixedShape | None = None
     #: Elements that went through the network, and those of them that only filled up a batch.
     computed: int = 0
@@ -62,8 +63,8 @@ class TrainingState:
     def of(cls, record: Mapping[str, Any]) -> TrainingState:
         """The state that `asdict` made a record of."""
         shape = record["shape"]
-        position = DataPosition(*record["position"])
-        return cls(**{**record, "position": position, "shape": FixedShape(*shape) if shape else None})
+        positions = [DataPosition(*position) for position in record["positions"]]
+        return cls(**{**record, "positions": positions, "shape": FixedShape(*shape) if shape else None})
 
 
 @dataclass(frozen=True)

@@ -29,23 +29,42 @@ _CONE_SPREAD = 0.05  # relative error of the momentum in a cone from which on th
 _SOFT_CONE = 5.0
 
 
-def losses(prediction: Prediction, batch: ElementBatch, settings: LossSettings) -> dict[str, Tensor]:
-    """The terms and their weighted sum `total`."""
+def norms(batch: ElementBatch, settings: LossSettings) -> Tensor:
+    """What the terms are divided by: particles, the weights of their momenta, cones.
+
+    Several batches of one step are divided by the sum of theirs, and are then as one.
+    """
+    targets = batch.targets
+    assert targets is not None, "a batch for training has targets"
+    is_particle = targets.label_N > 0
+    moving = (is_particle & (targets.momentum_N4[:, :3].norm(dim=1) > 0)).float()
+    with_cones = torch.zeros_like(batch.counts_B, dtype=torch.float32).scatter_reduce(0, batch.event_N, moving, "amax")
+    return torch.stack([is_particle.float().sum(), _weights(targets).sum(), settings.cones * with_cones.sum()])
+
+
+def _weights(targets: ElementTargets) -> Tensor:
+    return (targets.label_N > 0).float() * torch.hypot(targets.momentum_N4[:, 0], targets.momentum_N4[:, 1]).sqrt()
+
+
+def losses(
+    prediction: Prediction, batch: ElementBatch, settings: LossSettings, divided_by: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The terms and their weighted sum `total`, divided by the batch's own `norms` unless others are given."""
     targets = batch.targets
     assert targets is not None, "a batch for training has targets"
     valid = (targets.label_N != PADDING).float()
     is_particle = (targets.label_N > 0).float()
-    particles = is_particle.sum().clamp_min(1.0)
-    pt = torch.hypot(targets.momentum_N4[:, 0], targets.momentum_N4[:, 1])
-    weight = is_particle * pt.sqrt()
+    weight = _weights(targets)
+    given = norms(batch, settings) if divided_by is None else divided_by
+    particles, weights, cones = given[0].clamp_min(1.0), given[1].clamp_min(1e-6), given[2].clamp_min(1.0)
     terms = {
         "particle": (valid * _binary(prediction.particle_N, is_particle, settings.focal)).sum() / particles,
         "label": (is_particle * _classes(prediction, targets, settings.focal)).sum() / particles,
         "charge": (is_particle * _charges(prediction, targets)).sum() / particles,
-        "momentum": (weight * _momenta(prediction, batch, targets)).sum() / weight.sum().clamp_min(1e-6),
+        "momentum": (weight * _momenta(prediction, batch, targets)).sum() / weights,
     }
     if settings.jet > 0:
-        terms["jet"] = _jets(prediction, batch, targets, settings.cones)
+        terms["jet"] = _jets(prediction, batch, targets, settings.cones) / cones
     # Attribute by attribute: a compiler does not see through the dump of a settings object.
     return {"total": torch.stack([getattr(settings, name) * term for name, term in terms.items()]).sum(), **terms}
 
@@ -93,7 +112,7 @@ def _momenta(prediction: Prediction, batch: ElementBatch, targets: ElementTarget
 
 
 def _jets(prediction: Prediction, batch: ElementBatch, targets: ElementTargets, cones: int) -> Tensor:
-    """Relative error of the momentum in cones around true particles, chosen by their momentum; soft borders."""
+    """Sum of the relative errors of the momentum in cones around true particles, chosen by their momentum; soft borders."""
     event = batch.event_N
     truth = targets.momentum_N4[:, :3]
     centre_BK3, exists_BK = _centres(truth, targets.label_N, batch, cones)
@@ -106,7 +125,7 @@ def _jets(prediction: Prediction, batch: ElementBatch, targets: ElementTargets, 
     found_in = _in_cones(predicted, centre_BK3, event, chosen * valid)
     error = (found_in - truth_in) / (truth_in + _SOFT_CONE) / _CONE_SPREAD
     loss = huber_loss(error, torch.zeros_like(error), reduction="none", delta=1.0)
-    return (loss * exists_BK).sum() / exists_BK.sum().clamp_min(1.0)
+    return (loss * exists_BK).sum()
 
 
 def _centres(truth_N3: Tensor, label_N: Tensor, batch: ElementBatch, cones: int) -> tuple[Tensor, Tensor]:

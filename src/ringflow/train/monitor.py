@@ -24,6 +24,25 @@ TENSORBOARD_FOLDER = "tensorboard"
 _STEPS_PER_LINE = 100
 
 
+class Silence:
+    """What a process shows that does not speak for its team."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing was opened."""
+
+    def steps(self, records: Sequence[Record], state: TrainingState, rate: float) -> None:
+        """Nothing."""
+
+    def validation(self, metrics: Mapping[str, float | None], state: TrainingState) -> None:
+        """Nothing."""
+
+    def flush(self) -> None:
+        """Nothing."""
+
+
 class Monitor:
     """Writes down how a training goes, from a state on; what an earlier start wrote after that state is taken away."""
 

@@ -41,6 +41,9 @@ class SourceSettings(_Section):
     workers: int = Field(default=1, ge=1)
     #: Events simulated as one tensor batch.
     block_events: int = Field(default=50, ge=1, le=4000)
+    #: Parts into which the events are dealt; a step takes a batch of each. Processes share them out evenly, in any number that
+    #: divides them, and the result is the same; 0: one per process of the first start.
+    lanes: int = Field(default=0, ge=0)
     #: Probability that a group of features is hidden in an event, so that the network can do without it.
     hide: float = Field(default=0.05, ge=0.0, lt=1.0)
 
@@ -83,8 +86,12 @@ class ComputeSettings(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     #: Compile the step; `auto` does so on an accelerator.
     compile: Literal["auto", "yes", "no"] = "auto"
-    #: Elements per batch: events are packed until they are full.
+    #: Elements per batch: events are packed until they are full. A step takes a batch of every lane.
     batch_elements: int = Field(default=16_384, ge=1)
+    #: How processes share the network: a whole one in each, or a slice.
+    strategy: Literal["replicate", "shard"] = "replicate"
+    #: Seconds after which a process that does not answer is given up.
+    timeout: float = Field(default=600.0, gt=0.0)
 
 
 class TrainSettings(Settings):

@@ -9,41 +9,49 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ringflow.models.file import load_weights
+from ringflow.base.errors import InputFileError
 from ringflow.models.model import Model
-from ringflow.train.device import random_states, set_random_states
+from ringflow.train.parallel import put, whole
 from ringflow.train.step import TrainingStep
 
 
-def snapshot(step: TrainingStep, device: torch.device) -> dict[str, Tensor]:
-    """Weights, average, optimiser and random states, copied to the host."""
+def snapshot(step: TrainingStep) -> dict[str, Tensor]:
+    """Weights, average and optimiser, whole and copied to the host; all processes have to ask.
+
+    No random states: everything drawn in a step comes from the seeds of its batches.
+    """
     named = {f"weights/{name}": value for name, value in step.model.state_dict().items()}
-    named |= {f"average/{name}": value for name, value in step.average.model().state_dict().items()}
+    named |= {f"average/{name}": value for name, value in step.average.weights.items()}
     names = _names(step.model, step.optimizer)
     for number, values in step.optimizer.state_dict()["state"].items():
         named |= {f"optimizer/{key}/{names[number]}": value for key, value in values.items()}
-    named |= {f"random/{name}": state for name, state in random_states(device).items()}
-    named |= {f"generator/{name}": generator.get_state() for name, generator in step.generators.items()}
     # Copies, so that no two of them share memory (safetensors refuses that).
-    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in named.items()}
+    return {name: whole(value.detach()).to("cpu", copy=True).contiguous() for name, value in named.items()}
 
 
-def restore(tensors: Mapping[str, Tensor], step: TrainingStep, device: torch.device, path: Path) -> None:
+@torch.no_grad()
+def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> None:
     """Put everything back; `path` is for an error about weights of another architecture."""
-    load_weights(step.model, _part(tensors, "weights"), path)
-    load_weights(step.average.model(), _part(tensors, "average"), path)
-    numbers = {name: number for number, name in enumerate(_names(step.model, step.optimizer))}
-    state: dict[int, dict[str, Tensor]] = {}
+    _fill(step.model.state_dict(), _part(tensors, "weights"), path)
+    _fill(step.average.weights, _part(tensors, "average"), path)
+    parameters = dict(step.model.named_parameters())
     for key, value in _part(tensors, "optimizer").items():
         kind, name = key.split("/")
-        state.setdefault(numbers[name], {})[kind] = value
-    groups = step.optimizer.state_dict()["param_groups"]
-    step.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    for name, saved in _part(tensors, "generator").items():
-        # A generator on another kind of device than before starts from its seed.
-        if saved.shape == step.generators[name].get_state().shape:
-            step.generators[name].set_state(saved)
-    set_random_states(_part(tensors, "random"), device)
+        state = step.optimizer.state[parameters[name]]
+        if value.shape == parameters[name].shape:
+            state[kind] = torch.zeros_like(parameters[name])
+            put(state[kind], value)
+        else:
+            state[kind] = value.clone()
+
+
+def _fill(targets: Mapping[str, Tensor], values: Mapping[str, Tensor], path: Path) -> None:
+    for name in sorted(targets.keys() | values.keys()):
+        if name not in targets or name not in values or targets[name].shape != values[name].shape:
+            raise InputFileError(
+                f"the checkpoint in {path} is of another network ({name} differs); choose another folder"
+            )
+        put(targets[name], values[name])
 
 
 def _names(model: Model, optimizer: Optimizer) -> list[str]:

@@ -9,23 +9,27 @@ Letters of tensor names: B event, N element, F feature, G group of features.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
+from ringflow.models.heads import Prediction
+from ringflow.models.kernel import redraw
 from ringflow.models.layout import Layout
 from ringflow.models.model import Model
 from ringflow.train.average import Average
-from ringflow.train.batches import DataPosition, TrainingBatch
+from ringflow.train.batches import DataPosition, TrainingBatch, mixed_seed
 from ringflow.train.device import accelerated, choose_precision, computing_in, is_accelerator
-from ringflow.train.loss import losses
+from ringflow.train.loss import losses, norms
 from ringflow.train.optim import make_optimizer, set_rate
+from ringflow.train.parallel import Spread
 from ringflow.train.settings import LossSettings, TrainSettings
+from ringflow.train.team import ALONE, Team
 
 #: Steps between two looks at what an accelerator computed.
 _STEPS_UNSEEN = 50
@@ -43,12 +47,12 @@ class HideFeatures:
             [len(names) if group is None else names.index(group) for group in groups], device=device
         )
 
-    def __call__(self, batch: ElementBatch, event_N: Tensor, generator: torch.Generator) -> ElementBatch:
-        """The batch with some features NaN."""
+    def __call__(self, batch: ElementBatch, event_N: Tensor) -> ElementBatch:
+        """The batch with some features NaN, as torch's generator draws it."""
         if self._probability == 0.0:
             return batch
         shape = (batch.num_events, self._num_groups + 1)
-        hidden_BG = torch.rand(shape, generator=generator, device=event_N.device) < self._probability
+        hidden_BG = torch.rand(shape, device=event_N.device) < self._probability
         hidden_BG[:, -1] = False
         hidden_NF = hidden_BG[:, self._column_F][event_N]
         return replace(batch, features_NF=batch.features_NF.masked_fill(hidden_NF, torch.nan))
@@ -57,17 +61,27 @@ class HideFeatures:
 class Objective:
     """Forward and loss: what is compiled."""
 
-    def __init__(self, model: Model, settings: LossSettings, precision: torch.dtype, device: torch.device) -> None:
-        self._model, self._settings, self._precision, self._device = model, settings, precision, device
+    def __init__(
+        self,
+        network: Callable[..., Prediction],
+        settings: LossSettings,
+        precision: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._network, self._settings, self._precision, self._device = network, settings, precision, device
 
     def __call__(
-        self, batch: ElementBatch, layout: Layout, turns: tuple[Tensor, Tensor] | None = None
+        self,
+        batch: ElementBatch,
+        layout: Layout,
+        turns: tuple[Tensor, Tensor] | None = None,
+        divided_by: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Terms of the loss and their weighted sum `total`."""
         with computing_in(self._precision, self._device):
-            prediction = self._model(batch.features_NF, batch.kind_N, batch.position_N2, layout, turns)
+            prediction = self._network(batch.features_NF, batch.kind_N, batch.position_N2, layout, turns)
         # Sums over a batch are not for half precision.
-        return losses(prediction, batch, self._settings)
+        return losses(prediction, batch, self._settings, divided_by)
 
 
 @dataclass(frozen=True)
@@ -76,8 +90,12 @@ class Record:
 
     #: Counted from 1: the steps done when this one is.
     step: int
-    position: DataPosition
+    #: Where its batches are, by lane of this process.
+    positions: tuple[DataPosition, ...]
+    #: Means over all processes.
     values: dict[str, float]
+    #: Whether everything was finite in this process.
+    finite_here: bool = True
 
     @property
     def not_finite(self) -> list[str]:
@@ -88,57 +106,58 @@ class Record:
 class StepRecords:
     """Values of the last steps, on the device until they are read."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, team: Team = ALONE) -> None:
         self._size = _STEPS_UNSEEN if is_accelerator(device) else 1
-        self._device = device
+        self._device, self._team = device, team
         self._names: tuple[str, ...] = ()
         self._rows = torch.empty(0)
-        self._steps: list[tuple[int, DataPosition]] = []
+        self._steps: list[tuple[int, tuple[DataPosition, ...]]] = []
 
     @property
     def full(self) -> bool:
         """Whether it is time to read."""
         return len(self._steps) >= self._size
 
-    def add(self, step: int, position: DataPosition, values: dict[str, Tensor]) -> None:
+    def add(self, step: int, positions: tuple[DataPosition, ...], values: dict[str, Tensor]) -> None:
         """Keep the values of a step; it must not be full."""
         if not self._names:
             self._names = tuple(values)
             self._rows = torch.empty(self._size, len(values), device=self._device)
         torch.stack([value.detach() for value in values.values()], out=self._rows[len(self._steps)])
-        self._steps.append((step, position))
+        self._steps.append((step, positions))
 
     def read(self) -> list[Record]:
-        """All values since the last reading; this waits for the device."""
-        rows = self._rows[: len(self._steps)].tolist()
+        """All values since the last reading; this waits for the device, and all processes have to read."""
+        mean = self._rows[: len(self._steps)].clone()
+        finite = mean.isfinite().all(1).tolist()
+        self._team.add_(mean)
+        rows = (mean / self._team.size).tolist()
         records = [
-            Record(step, position, dict(zip(self._names, row, strict=True)))
-            for (step, position), row in zip(self._steps, rows, strict=True)
+            Record(step, positions, dict(zip(self._names, row, strict=True)), finite_here)
+            for (step, positions), row, finite_here in zip(self._steps, rows, finite, strict=True)
         ]
         self._steps.clear()
         return records
 
 
 class TrainingStep:
-    """Moves a network and its average, batch after batch."""
+    """Moves a network and its average, step after step, together with the other processes of a team."""
 
-    def __init__(self, model: Model, settings: TrainSettings, device: torch.device) -> None:
+    def __init__(self, model: Model, settings: TrainSettings, device: torch.device, team: Team = ALONE) -> None:
+        plain = deepcopy(model)
         self.model = model.train()
-        self.average = Average(model, settings.optimizer.average)
+        self._spread = Spread(model, team, settings.compute.strategy, device)
+        self.average = Average(model, plain, settings.optimizer.average)
         self.optimizer = make_optimizer(model, settings.optimizer)
-        self.records = StepRecords(device)
-        self.generators = {
-            "hide": torch.Generator(device).manual_seed(settings.seed),
-            "redraw": torch.Generator().manual_seed(settings.seed),
-        }
+        self.records = StepRecords(device, team)
         self._precision = choose_precision(device, settings.compute.precision)
-        self.plain_objective = Objective(model, settings.loss, self._precision, device)
+        self.plain_objective = Objective(self._spread.network, settings.loss, self._precision, device)
         self._objective = accelerated(self.plain_objective, device, settings.compute.compile)
         self._hide = HideFeatures(model.kinds, settings.source.hide, device)
+        self._settings, self._team = settings, team
         self._clip = settings.optimizer.clip or math.inf
         kernel = settings.model.kernel
         self._redraw_steps = kernel.redraw_steps if settings.model.backbone == "kernel" else 0
-        self._parameters = list(model.parameters())
 
     @torch.no_grad()
     def _turns(self, batch: ElementBatch) -> tuple[Tensor, Tensor]:
@@ -146,18 +165,34 @@ class TrainingStep:
         cosine, sine = self.model.rotary(batch.position_N2)
         return cosine.to(self._precision), sine.to(self._precision)
 
-    def take(self, batch: TrainingBatch, step: int, rate: float) -> None:
-        """Step number `step`, counted from 0, at this rate."""
-        if self._redraw_steps and step and step % self._redraw_steps == 0:
-            from ringflow.models.kernel import redraw
+    def take(self, batches: Sequence[TrainingBatch], step: int, rate: float) -> None:
+        """Step number `step`, counted from 0, at this rate, on the batches of this process's lanes.
 
-            redraw(self.model, self.generators["redraw"])
-        elements = self._hide(batch.elements, batch.layout.event_N, self.generators["hide"])
-        terms = self._objective(elements, batch.layout, self._turns(elements))
+        Whatever is drawn depends on the seed of a batch: lanes may be shared out among processes in any way.
+        """
+        if self._redraw_steps and step and step % self._redraw_steps == 0:
+            redraw(self.model, torch.Generator().manual_seed(mixed_seed(self._settings.seed, step)))
+        divided_by = self._norms(batches)
         self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(terms["total"])
-        length = clip_grad_norm_(self._parameters, self._clip)
+        sums: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches, start=1):
+            torch.manual_seed(batch.seed)
+            elements = self._hide(batch.elements, batch.layout.event_N)
+            with self._spread.adding_up(now=number == len(batches)):
+                terms = self._objective(elements, batch.layout, self._turns(elements), divided_by)
+                torch.autograd.backward(terms["total"])
+            sums = {name: sums.get(name, 0.0) + term.detach() for name, term in terms.items()}
+        length = self._spread.clip(self._clip)
         set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.average.update(step)
-        self.records.add(step + 1, batch.position, {**terms, "gradient": length})
+        self.records.add(step + 1, tuple(batch.position for batch in batches), {**sums, "gradient": length})
+
+    @torch.no_grad()
+    def _norms(self, batches: Sequence[TrainingBatch]) -> Tensor | None:
+        """What all batches of a step are divided by, so that the mean over processes is as if they were one batch."""
+        if len(batches) == 1 and self._team.size == 1:
+            return None
+        total = torch.stack([norms(batch.elements, self._settings.loss) for batch in batches]).sum(0)
+        self._team.add_(total)
+        return total / self._team.size

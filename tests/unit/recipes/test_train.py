@@ -59,7 +59,7 @@ def assert_one_line(done: Any, code: int, expected: str) -> None:
 
 
 def test_a_run_holds_the_model_its_settings_and_its_origin(dataset: Path, tmp_path: Path) -> None:
-    asked = settings(dataset)
+    asked = settings(dataset, "source.lanes=1")
     result = train(asked, tmp_path / "run")
     assert result["events"] >= 60
     assert result["device"] == "cpu"
@@ -113,6 +113,19 @@ def test_overwrite_starts_anew_but_never_what_is_no_run(dataset: Path, tmp_path:
     done = command("train", *words, "--out", dataset, "--overwrite")
     assert_one_line(done, 2, "holds files that ringflow did not make")
     assert contents(dataset) == before
+
+
+def test_lanes_are_those_of_before_unless_it_starts_anew(dataset: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def lanes() -> int:
+        return TrainSettings.resolve(settings_of(run)).source.lanes
+
+    train(settings(dataset, "source.lanes=2", "length.events=30"), run)
+    train(settings(dataset), run)
+    assert lanes() == 2
+    train(settings(dataset), run, overwrite=True)
+    assert lanes() == 1
 
 
 def test_without_true_particles_the_loss_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,9 +109,9 @@ def test_simulated_data_of_settings() -> None:
     with open_training_data(asked, CPU, Path("unused")) as data:
         assert {name: len(block) for name, block in data.blocks.items()} == {"gun_photon": 2, "gun_pion": 2}
         assert data.validation.num_events == 4
-        assert data.source.chunk(0).num_events == 8  # whole blocks of both samples
+        assert data.sources[0].chunk(0).num_events == 8  # whole blocks of both samples
         assert [entry["simulated"] for entry in data.description] == ["gun_photon", "gun_pion"]
-        learned = set(data.source.chunk(0).reference_N4[:, 3].tolist())
+        learned = set(data.sources[0].chunk(0).reference_N4[:, 3].tolist())
         assert not learned & set(data.validation.reference_N4[:, 3].tolist())
     assert set(multiprocessing.active_children()) <= before
 

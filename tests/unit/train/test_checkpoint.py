@@ -20,7 +20,9 @@ from ringflow.train.snapshot import restore, snapshot
 from ringflow.train.step import TrainingStep
 
 CPU = torch.device("cpu")
-STATE = TrainingState(3, 40, DataPosition(1, 2, 3), FixedShape(64, 512), 100, 4, 1.5, 1.25, {"loss": 0.5}, 1)
+STATE = TrainingState(
+    3, 40, [DataPosition(1, 2, 3), DataPosition(1, 2, 4)], FixedShape(64, 512), 100, 4, 1.5, 1.25, {"loss": 0.5}, 1
+)
 
 
 def write(checkpoints: Checkpoints, step: int) -> None:
@@ -66,7 +68,7 @@ BREAKING = pytest.mark.parametrize(
         ("tensors.safetensors", Path.unlink),
         ("state.json", cut),
         ("state.json", Path.unlink),
-        ("state.json", lambda path: path.write_text('{"format_version": 1}')),
+        ("state.json", lambda path: path.write_text('{"format_version": 2}')),
         ("state.json", lambda path: path.write_text(path.read_text().replace('"events": 40', '"events": 41'))),
     ],
 )
@@ -117,7 +119,7 @@ def test_another_format_is_not_taken_for_a_broken_file(run: Path):
         write(Checkpoints(run), step)
     path = folders(run)[-1] / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
-    with pytest.raises(InputFileError, match="is of format 99, this version reads 1"):
+    with pytest.raises(InputFileError, match="is of format 99, this version reads 2"):
         Checkpoints(run).read()
 
 
@@ -169,8 +171,10 @@ def test_others_may_read_what_they_may_read_elsewhere(run: Path):
         ("model.backbone=mlp", "model.backbone=attention, not mlp"),
         ("optimizer.rate=0.5", r"optimizer.rate=0.001, not 0.5"),
         ("seed=7", "seed=1, not 7"),
+        ("source.lanes=2", "source.lanes=0, not 2"),
         ("length.events=9999", None),
         ("compute.batch_elements=77", None),
+        ("compute.strategy=shard", None),
     ],
 )
 def test_other_settings_are_refused_unless_they_are_free(
@@ -197,12 +201,12 @@ def test_everything_in_memory_is_in_a_snapshot(
 
     def advance(step: TrainingStep, feed: Feed, numbers: range) -> None:
         for number in numbers:
-            step.take(feed.next(1), number, 1e-2)
+            step.take([feed.next(1)], number, 1e-2)
             step.records.read()
 
     step, feed = fresh()
     advance(step, feed, range(3))
-    saved = snapshot(step, CPU)
+    saved = snapshot(step)
     kept = {name: value.clone() for name, value in saved.items()}
     advance(step, feed, range(3, 6))
     assert all(torch.equal(saved[name], kept[name]) for name in saved), "a snapshot is a copy"
@@ -210,15 +214,15 @@ def test_everything_in_memory_is_in_a_snapshot(
     other, other_feed = fresh()
     for _ in range(3):
         other_feed.next(1)
-    restore(saved, other, CPU, Path("run"))
+    restore(saved, other, Path("run"))
     advance(other, other_feed, range(3, 6))
-    expected, found = snapshot(step, CPU), snapshot(other, CPU)
+    expected, found = snapshot(step), snapshot(other)
     assert expected.keys() == found.keys()
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
 
 
 def test_weights_of_another_architecture_are_refused(tiny: Callable[..., TrainSettings]):
     small, large = (tiny(f"model.width={width}") for width in (16, 32))
-    saved = snapshot(TrainingStep(Model(small.model), small, CPU), CPU)
-    with pytest.raises(InputFileError, match="is of another architecture"):
-        restore(saved, TrainingStep(Model(large.model), large, CPU), CPU, Path("run"))
+    saved = snapshot(TrainingStep(Model(small.model), small, CPU))
+    with pytest.raises(InputFileError, match="is of another network"):
+        restore(saved, TrainingStep(Model(large.model), large, CPU), Path("run"))

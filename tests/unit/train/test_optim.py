@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_there_may_be_no_warm_up():
 
 def test_the_average_follows_with_a_memory_that_grows():
     model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
-    average = Average(model, decay=0.5)
+    average = Average(model, deepcopy(model), decay=0.5)
     weight = model.heads.out.weight
     with torch.no_grad():
         expected = 0.0
@@ -115,7 +116,7 @@ def test_the_average_follows_with_a_memory_that_grows():
 
 def test_the_average_has_the_scaling_of_the_network():
     model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
-    average = Average(model, decay=0.9)
+    average = Average(model, deepcopy(model), decay=0.9)
     model.embedding.mean_F.fill_(3.0)
     assert (average.model().embedding.mean_F == 3.0).all()
     assert not average.model().training

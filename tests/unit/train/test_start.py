@@ -22,7 +22,7 @@ Tiny = Callable[..., TrainSettings]
 @pytest.fixture
 def go(events: Callable[..., ElementBatch], source: Callable[..., Any], run: Path) -> Callable[[TrainSettings], Model]:
     def go(settings: TrainSettings) -> Model:
-        train(settings, source(), events(10, 99), None, run, {})
+        train(settings, {0: source()}, events(10, 99), None, run, {})
         return load_model(run / "last.safetensors").model
 
     return go

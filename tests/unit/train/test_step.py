@@ -27,7 +27,8 @@ Tiny = Callable[..., TrainSettings]
 def hidden(batch: ElementBatch, probability: float, seed: int = 1) -> torch.Tensor:
     """Which of the features that were there are not any more."""
     hide = HideFeatures(KINDS, probability, CPU)
-    after = hide(batch, batch.event_N, torch.Generator().manual_seed(seed))
+    torch.manual_seed(seed)
+    after = hide(batch, batch.event_N)
     return after.features_NF.isnan() & ~batch.features_NF.isnan()
 
 
@@ -54,7 +55,8 @@ def test_a_group_is_hidden_in_the_whole_event_as_if_the_detector_lacked_it(event
     batch = events(30)
     names = sorted({group for group in GROUPS if group})
     hide = HideFeatures(KINDS, 0.5, CPU)
-    after = hide(batch, batch.event_N, torch.Generator().manual_seed(4))
+    torch.manual_seed(4)
+    after = hide(batch, batch.event_N)
     drawn = torch.rand(batch.num_events, len(names) + 1, generator=torch.Generator().manual_seed(4)) < 0.5
     lacking = [drawn[:, names.index(group)] if group else torch.zeros_like(drawn[:, 0]) for group in GROUPS]
     expected = torch.stack(lacking, dim=1)[batch.event_N] | batch.features_NF.isnan()
@@ -74,7 +76,7 @@ def make_step(settings: TrainSettings, device: torch.device = CPU) -> TrainingSt
 def one_step(settings: TrainSettings, source: Any) -> tuple[TrainingStep, dict[str, float]]:
     step = make_step(settings)
     batch = Feed(source, budget=100, reuse=1, seed=1, device=CPU).next(1)
-    step.take(batch, 0, 1e-2)
+    step.take([batch], 0, 1e-2)
     return step, step.records.read()[0].values
 
 
@@ -95,7 +97,7 @@ def test_bfloat16_computes_in_bfloat16(tiny: Tiny, source: Callable[..., Any]):
     seen = []
     step = make_step(tiny("compute.precision=bfloat16"))
     step.model.embedding.layers[0].register_forward_hook(lambda layer, given, out: seen.append(out.dtype))
-    step.take(Feed(source(), budget=100, reuse=1, seed=1, device=CPU).next(1), 0, 1e-3)
+    step.take([Feed(source(), budget=100, reuse=1, seed=1, device=CPU).next(1)], 0, 1e-3)
     assert seen == [torch.bfloat16]
     assert step.model.heads.out.weight.dtype is torch.float32
 
@@ -116,11 +118,12 @@ def test_records_wait_until_they_are_read(monkeypatch: pytest.MonkeyPatch):
     for number in range(50):
         assert not records.full
         value = torch.tensor(float("nan") if number == 30 else number)
-        records.add(number, DataPosition(0, 0, number), {"total": value, "gradient": torch.tensor(1.0)})
+        records.add(number, (DataPosition(0, 0, number),), {"total": value, "gradient": torch.tensor(1.0)})
     assert records.full
     read = records.read()
     assert [record.step for record in read if record.not_finite] == [30]
-    assert read[30].position == (0, 0, 30)
+    assert read[30].positions == ((0, 0, 30),)
+    assert [record.finite_here for record in read] == [record.step != 30 for record in read]
     assert read[30].not_finite == ["total"]
     assert read[7].values == {"total": 7.0, "gradient": 1.0}
     assert records.read() == []
@@ -128,20 +131,18 @@ def test_records_wait_until_they_are_read(monkeypatch: pytest.MonkeyPatch):
 
 def test_on_a_cpu_every_step_is_looked_at():
     records = StepRecords(CPU)
-    records.add(0, BEGINNING, {"total": torch.tensor(1.0)})
+    records.add(0, (BEGINNING,), {"total": torch.tensor(1.0)})
     assert records.full
 
 
 def test_features_of_the_kernel_are_drawn_anew(tiny: Tiny, source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
-    from ringflow.models import kernel
-
     drawn: list[int] = []
-    monkeypatch.setattr(kernel, "redraw", lambda model, generator: drawn.append(number), raising=False)
+    monkeypatch.setattr(step_module, "redraw", lambda model, generator: drawn.append(number))
     feed = Feed(source(), budget=100, reuse=1, seed=1, device=CPU)
     for backbone, at in (("kernel", [2, 4]), ("mlp", [])):
         drawn.clear()
         step = make_step(tiny(f"model.backbone={backbone}", "model.kernel.redraw_steps=2"))
         for number in range(5):
-            step.take(feed.next(1), number, 1e-3)
+            step.take([feed.next(1)], number, 1e-3)
             step.records.read()
         assert drawn == at

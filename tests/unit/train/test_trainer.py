@@ -33,7 +33,7 @@ def start(events: Events, source: Source, run: Path) -> Callable[..., TrainingRe
 
     def go(settings: TrainSettings, folder: Path = run, **changed: Any) -> TrainingResult:
         folder.mkdir(exist_ok=True)
-        arguments = {"source": source(), "validation": events(10, 99), "validate": None, "card": {"by": "a test"}}
+        arguments = {"sources": {0: source()}, "validation": events(10, 99), "validate": None, "card": {"by": "a test"}}
         return train(settings, folder=folder, **{**arguments, **changed})
 
     return go
@@ -133,7 +133,7 @@ def test_a_finished_training_says_so_and_a_longer_one_goes_on(
     first = start(tiny())
     capsys.readouterr()
     untouched = source()
-    again = start(tiny(), source=untouched)
+    again = start(tiny(), sources={0: untouched})
     assert (again.steps, again.events, again.best) == (first.steps, first.events, first.best)
     assert untouched.asked == []
     assert "is finished; give a larger length.events" in capsys.readouterr().err
@@ -152,7 +152,7 @@ def test_another_batch_size_takes_up_the_next_pass(
         with pytest.raises(KeyboardInterrupt):
             start(tiny("length.checkpoint_seconds=1e-9"))
     taken_up = source()
-    result = start(tiny("compute.batch_elements=60"), source=taken_up)
+    result = start(tiny("compute.batch_elements=60"), sources={0: taken_up})
     assert result.events >= 120
     assert taken_up.asked[0] == 1
     assert "the rest of this pass through the events is left out" in capsys.readouterr().err
@@ -170,21 +170,24 @@ def test_a_nan_stops_and_leaves_the_batch(
     if seen_late:
         monkeypatch.setattr(step_module, "is_accelerator", lambda device: True)
     with pytest.raises(FailureError, match=r"became NaN or infinite at step 5; the batch is in .*bad_batch") as caught:
-        start(tiny("length.validate_every=70", "length.checkpoint_seconds=1e9"), source=source(spoiled=(1,)))
+        start(
+            tiny("seed=4", "length.validate_every=70", "length.checkpoint_seconds=1e9"),
+            sources={0: source(spoiled=(1,))},
+        )
     assert "\n" not in str(caught.value)
     with safe_open(run / "bad_batch.safetensors", framework="pt") as file:
         metadata = file.metadata()
         momentum, names = file.get_tensor("targets.momentum_N4"), set(file.keys())
     assert {"kind_N", "features_NF", "offsets_B", "targets.label_N"} <= names
     assert momentum.isinf().any()
-    assert [metadata[name] for name in ("step", "chunk", "turn", "batch")] == ["5", "1", "0", "1"]
+    assert (metadata["step"], json.loads(metadata["positions"])) == ("5", [[1, 0, 1]])
 
 
 def test_a_nan_leaves_the_last_good_checkpoint(
     tiny: Tiny, start: Callable[..., TrainingResult], source: Source, run: Path
 ):
     with pytest.raises(FailureError, match="NaN"):
-        start(tiny("length.checkpoint_seconds=1e-9"), source=source(spoiled=(1,)))
+        start(tiny("length.checkpoint_seconds=1e-9"), sources={0: source(spoiled=(1,))})
     assert not any(value.isnan().any() for value in weights(run).values() if value.is_floating_point())
 
 
@@ -203,7 +206,7 @@ def test_out_of_memory_names_a_budget_to_try(
     given = source()
     monkeypatch.setattr(given, "chunk", full)
     with pytest.raises(FailureError, match=r"out of memory with a chunk of events; try a smaller source.chunk_events"):
-        start(tiny(), source=given)
+        start(tiny(), sources={0: given})
 
 
 def test_other_failures_are_not_taken_for_a_lack_of_memory(

@@ -1,0 +1,151 @@
+"""Several processes train the network that one process trains."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
+sys.path.append(str(Path(__file__).parent))
+
+from fake_events import write_fake_dataset
+from process_tree import descendants
+
+from ringflow.models.file import load_model
+from ringflow.recipes.train import train
+from ringflow.train.settings import TrainSettings
+
+TINY = (
+    "model.width=16",
+    "model.layers=2",
+    "model.heads=2",
+    "model.hidden=16",
+    "length.events=160",
+    "length.validate_every=80",
+    "length.validation_events=4",
+    "compute.batch_elements=60",
+    "compute.device=cpu",
+    "compute.timeout=60",
+    "source.lanes=2",
+    "source.hide=0.1",
+    "optimizer.warmup=0",  # a rate that does not depend on the length
+    "optimizer.final=1",
+    "detector=fake",
+)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_fake_dataset(tmp_path_factory.mktemp("events") / "dataset", events=60)
+
+
+def ringflow(*words: Any, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    start = [sys.executable, "-m", "ringflow.cli", *map(str, words)]
+    done = subprocess.run(
+        start, capture_output=True, text=True, timeout=240, env={**os.environ, **variables}, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_model(run / "last.safetensors").model.state_dict()
+
+
+@pytest.fixture(scope="module")
+def alone(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process that takes both lanes."""
+    run = tmp_path_factory.mktemp("runs") / "alone"
+    train(TrainSettings.resolve(None, [f"data={dataset}", *TINY]), run)
+    return run
+
+
+@pytest.mark.parametrize("strategy", ["replicate", "shard"])
+def test_two_processes_are_as_one(strategy: str, dataset: Path, alone: Path, tmp_path: Path):
+    words = ["train", f"data={dataset}", *TINY, f"compute.strategy={strategy}", "--out", tmp_path / "run"]
+    done = ringflow("launch", "local", "--workers", 2, "--json", "--", *words)
+    result = json.loads(done.stdout)
+    assert result["processes"] == 2
+    assert result["steps"] >= 20 or result["events"] >= 160
+    torch.testing.assert_close(weights(tmp_path / "run"), weights(alone), atol=1e-5, rtol=0.0)
+    history = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    expected = [json.loads(line) for line in (alone / "history.jsonl").read_text().splitlines()]
+    assert [line["events"] for line in history] == [line["events"] for line in expected]
+    assert history[-1]["loss"] == pytest.approx(expected[-1]["loss"], rel=1e-4)
+
+
+def test_another_number_of_processes_goes_on(dataset: Path, alone: Path, tmp_path: Path):
+    words = [f"data={dataset}", *TINY]
+    half = ["train", *words, "length.events=80", "--out", tmp_path / "run"]
+    ringflow("launch", "local", "--workers", 2, "--", *half)
+    before = load_model(tmp_path / "run" / "last.safetensors").card["training"]
+    result = train(TrainSettings.resolve(None, words), tmp_path / "run")
+    assert result["processes"] == 1
+    assert 80 <= before["events"] < result["events"]
+    expected = load_model(alone / "last.safetensors").card["training"]
+    assert (result["steps"], result["events"]) == (expected["steps"], expected["events"])
+    torch.testing.assert_close(weights(tmp_path / "run"), weights(alone), atol=1e-5, rtol=0.0)
+
+
+def test_a_number_that_does_not_divide_the_lanes_is_one_line(dataset: Path, tmp_path: Path):
+    words = ["train", f"data={dataset}", *TINY, "--out", tmp_path / "run"]
+    done = ringflow("launch", "local", "--workers", 3, "--", *words, code=2)
+    assert done.stderr == (
+        "ringflow: error: 3 processes cannot share 2 lanes evenly; start a number that divides 2, "
+        "or train anew with source.lanes=3\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@contextmanager
+def launched(*words: Any) -> Iterator[subprocess.Popen[str]]:
+    """A launch that runs meanwhile; nothing of it is left."""
+    start = [sys.executable, "-m", "ringflow.cli", "launch", "local", "--", *map(str, words)]
+    with subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            left = descendants(process.pid)
+            process.kill()
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_killed_process_ends_the_launch_and_the_command_goes_on(dataset: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    words = ["train", f"data={dataset}", *TINY, "length.checkpoint_seconds=0.2", "--out", run]
+    with launched(*words, "length.events=100000000") as process:
+        until = time.monotonic() + 90.0
+        while not list((run / "checkpoints").glob("step-*")):
+            assert process.poll() is None, "it ended too early"
+            assert time.monotonic() < until, "no checkpoint came"
+            time.sleep(0.05)
+        workers = [pid for pid, line in descendants(process.pid).items() if "ringflow.cli train" in line]
+        assert len(workers) == 2
+        os.kill(max(workers), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)  # the timeout of the training
+        assert process.returncode == 1
+        assert descendants(process.pid) == {}
+    lines = [line for line in said.splitlines() if not line.startswith(("train:", "validation after"))]
+    assert lines[-1].startswith("ringflow: error: process 1 was ended by SIGKILL")
+    assert lines[-1].endswith("start again: it goes on from the last checkpoint")
+    assert all(line.startswith("ringflow: error: ") for line in lines), said
+    last = max(int(path.name.split("-")[1]) for path in (run / "checkpoints").glob("step-*"))
+    before = json.loads((run / "checkpoints" / f"step-{last:010d}" / "state.json").read_text())["state"]
+    again = ["launch", "local", "--json", "--", *words, f"length.events={before['events'] + 40}"]
+    result = json.loads(ringflow(*again).stdout)
+    assert result["steps"] > last
+    steps = [json.loads(line)["step"] for line in (run / "history.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert before["events"] + 40 <= result["events"] < before["events"] + 100
