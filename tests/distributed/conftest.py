@@ -99,7 +99,7 @@ class SparkDaemons:
     workers: tuple[subprocess.Popen[bytes], ...]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDaemons]:
     pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
     if not shutil.which("java"):
@@ -143,7 +143,7 @@ def spark_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDae
                 process.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_nodes() -> Iterator[Any]:
     """Ray with two nodes of one core each on this machine."""
     pytest.importorskip("ray", reason="ray is not installed")
