@@ -87,7 +87,7 @@ def measure_memory(place: str, options: argparse.Namespace) -> dict[str, Any]:
         from pyspark.sql.functions import count
 
         from ringflow.infer import spark
-        from ringflow.infer.spark_cluster import open_spark
+        from ringflow.launch.spark_session import open_spark
 
         session, _ = open_spark(options.master, options.workers)
         ready = time.perf_counter()
@@ -97,7 +97,7 @@ def measure_memory(place: str, options: argparse.Namespace) -> dict[str, Any]:
         session.stop()
     else:
         from ringflow.infer import ray
-        from ringflow.infer.ray_cluster import open_ray
+        from ringflow.launch.ray_session import open_ray
 
         framework, _ = open_ray(None, options.workers)
         ready = time.perf_counter()

@@ -31,8 +31,8 @@ from ringflow.infer.frames import (
     require_columns,
     table_of,
 )
-from ringflow.infer.remote import framework
 from ringflow.infer.shards import ShardSource
+from ringflow.launch.frameworks import framework
 
 if TYPE_CHECKING:
     import ray.data

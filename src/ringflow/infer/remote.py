@@ -5,13 +5,11 @@ Results come as workers finish; few are kept waiting for those before them, so t
 
 from __future__ import annotations
 
-import importlib
-import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.event.block import EventBlock
@@ -22,7 +20,6 @@ from ringflow.infer.shards import Answer, ShardSource, ShardTask
 PLACES = ("here", "spark", "ray")
 #: Results that may wait for those before them, per task that is under way.
 _KEPT_WAITING = 3
-_SECONDS_TO_ANSWER = 5.0
 
 
 @dataclass(frozen=True)
@@ -99,34 +96,3 @@ def _in_order(cluster: Cluster, tasks: Iterator[ShardTask]) -> Iterator[Future[A
             yield given.popleft()
         else:
             wait(under_way, return_when=FIRST_COMPLETED)
-
-
-def framework(module: str, extra: str) -> Any:
-    """A module of an extra, or one line that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        name = (error.name or module).split(".")[0]
-        raise FailureError(f"{name} is not installed; pip install 'ringflow[{extra}]'") from None
-
-
-def one_line(text: str) -> str:
-    """The beginning of what a framework says on many lines."""
-    return " ".join(text.split())[:160]
-
-
-def require_answer(what: str, host: str, port: int, advice: str) -> socket.socket:
-    """A connection to what listens there, made before a framework tries it for minutes."""
-    try:
-        return socket.create_connection((host, port), _SECONDS_TO_ANSWER)
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        raise FailureError(f"no {what} answers at {host}:{port} ({reason}); {advice}") from None
-
-
-def split_address(address: str) -> tuple[str, int] | None:
-    """Host and port of `host:port`; None if it is no such thing."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        return None
-    return host.strip("[]"), int(port)

@@ -21,8 +21,9 @@ from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.event.block import EventBlock
 from ringflow.infer import engine
 from ringflow.infer.carried import CarriedModel
-from ringflow.infer.remote import Place, framework, reconstruct_on, split_address
+from ringflow.infer.remote import Place, reconstruct_on
 from ringflow.infer.shards import Answer, ShardSource, ShardTask, reconstruct_shard
+from ringflow.launch.frameworks import framework, split_address
 from ringflow.models.file import save_model
 from ringflow.recipes import reconstruct as recipe
 
@@ -225,32 +226,32 @@ class TestSpark:
 
     @pytest.mark.parametrize("master", ["nonsense", "spark://host", "spark://host:x", "http://host:80"])
     def test_no_master(self, master: str):
-        from ringflow.infer.spark_cluster import _require_master
+        from ringflow.launch.spark_session import require_master
 
         with pytest.raises(UsageError, match=f"{master} is no Spark master; give spark://HOST:PORT"):
-            _require_master(master)
+            require_master(master)
 
     def test_nobody_answers(self, closed_port: int):
-        from ringflow.infer.spark_cluster import _require_master
+        from ringflow.launch.spark_session import require_master
 
         address = f"127.0.0.1:{closed_port}"
         with pytest.raises(
             FailureError, match=rf"no Spark master answers at {address} \(Connection refused\); start it"
         ):
-            _require_master(f"spark://{address}")
+            require_master(f"spark://{address}")
         with socket.create_server(("127.0.0.1", 0)) as server:
-            _require_master(f"spark://{address},127.0.0.1:{server.getsockname()[1]}")  # one of two is enough
+            require_master(f"spark://{address},127.0.0.1:{server.getsockname()[1]}")  # one of two is enough
 
     def test_no_java(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-        from ringflow.infer.spark_cluster import _require_java
+        from ringflow.launch.spark_session import require_java
 
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         with pytest.raises(FailureError, match=f"needs Java 17 or later, and JAVA_HOME={tmp_path} has none; install"):
-            _require_java()
+            require_java()
         monkeypatch.delenv("JAVA_HOME")
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(FailureError, match="needs Java 17 or later, and there is none; install a Java runtime"):
-            _require_java()
+            require_java()
 
 
 class TestRay:
@@ -264,13 +265,13 @@ class TestRay:
 
     @pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:"])
     def test_no_address(self, address: str):
-        from ringflow.infer.ray_cluster import open_ray
+        from ringflow.launch.ray_session import open_ray
 
         with pytest.raises(UsageError, match=f"{address} is no address of a Ray cluster; give auto or HOST:PORT"):
             open_ray(address)
 
     def test_nobody_answers(self, closed_port: int, monkeypatch: pytest.MonkeyPatch):
-        from ringflow.infer.ray_cluster import open_ray
+        from ringflow.launch.ray_session import open_ray
 
         for _ in range(2):
             with pytest.raises(FailureError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{closed_port}"):
@@ -280,7 +281,7 @@ class TestRay:
             open_ray("auto")
 
     def test_somebody_else_answers(self):
-        from ringflow.infer.ray_cluster import open_ray
+        from ringflow.launch.ray_session import open_ray
 
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
