@@ -21,6 +21,7 @@ from ringflow.recipes.training_data import open_training_data
 from ringflow.recipes.validation import Validation
 from ringflow.train import trainer
 from ringflow.train.device import choose_device
+from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings
 
 #: What differs from the preset: without elements that talk, the parameters go into more layers.
@@ -53,7 +54,7 @@ def main() -> None:
             folder = arguments.out / name
             folder.mkdir(parents=True, exist_ok=True)
             card = {"detector": chosen.detector}
-            result = trainer.train(chosen, {0: source}, data.validation, validate, folder, card)
+            result = trainer.train(Assignment(chosen, data.validation, validate, folder, card), {0: source})
             rows.append({"backbone": name, **_row(result, chosen)})
             print(json.dumps(rows[-1]), flush=True)
             record = {"benchmark": "compare_backbones", "events": arguments.events, "rows": rows}

@@ -22,17 +22,22 @@ sys.path.append(str(Path(__file__).parent))
 from fake_events import write_fake_dataset
 from process_tree import descendants
 
+from ringflow.base.errors import UsageError
 from ringflow.models.file import load_model
 from ringflow.recipes.train import train
+from ringflow.train.parallel.places import require_spreadable
 from ringflow.train.settings import TrainSettings
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 TINY = (
     "model.width=16",
     "model.layers=2",
     "model.heads=2",
     "model.hidden=16",
-    "length.events=160",
-    "length.validate_every=80",
+    "model.dropout=0.1",
+    "length.events=240",
+    "length.validate_every=120",
     "length.validation_events=4",
     "compute.batch_elements=60",
     "compute.device=cpu",
@@ -43,6 +48,9 @@ TINY = (
     "optimizer.final=1",
     "detector=fake",
 )
+
+
+STRATEGIES = ["replicate", "shard", "tensor", "pipeline"]
 
 
 @pytest.fixture(scope="module")
@@ -71,31 +79,80 @@ def alone(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize("strategy", ["replicate", "shard"])
-def test_two_processes_are_as_one(strategy: str, dataset: Path, alone: Path, tmp_path: Path):
-    words = ["train", f"data={dataset}", *TINY, f"compute.strategy={strategy}", "--out", tmp_path / "run"]
-    done = ringflow("launch", "local", "--workers", 2, "--json", "--", *words)
-    result = json.loads(done.stdout)
-    assert result["processes"] == 2
-    assert result["steps"] >= 20 or result["events"] >= 160
-    torch.testing.assert_close(weights(tmp_path / "run"), weights(alone), atol=1e-5, rtol=0.0)
-    history = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+@pytest.fixture(scope="module")
+def together(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two processes in every strategy, and half of one."""
+    folder = tmp_path_factory.mktemp("together")
+    runs = {name: ([], name) for name in STRATEGIES} | {
+        f"{name}-half": (["length.events=120"], name) for name in STRATEGIES
+    }
+    commands = [
+        [
+            "train",
+            f"data={dataset}",
+            *TINY,
+            *more,
+            f"compute.strategy={strategy}",
+            "--out",
+            str(folder / name),
+            "--json",
+        ]
+        for name, (more, strategy) in runs.items()
+    ]
+    script = Path(__file__).with_name("several_commands.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*torchrun, script, json.dumps(commands)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "results.json").write_text(done.stdout)
+    return folder
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_processes_are_as_one(strategy: str, together: Path, alone: Path):
+    run = together / strategy
+    torch.testing.assert_close(weights(run), weights(alone), atol=1e-5, rtol=0.0)
+    assert load_model(run / "last.safetensors").card["training"]["steps"] >= 20
+    history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     expected = [json.loads(line) for line in (alone / "history.jsonl").read_text().splitlines()]
     assert [line["events"] for line in history] == [line["events"] for line in expected]
     assert history[-1]["loss"] == pytest.approx(expected[-1]["loss"], rel=1e-4)
 
 
-def test_another_number_of_processes_goes_on(dataset: Path, alone: Path, tmp_path: Path):
-    words = [f"data={dataset}", *TINY]
-    half = ["train", *words, "length.events=80", "--out", tmp_path / "run"]
-    ringflow("launch", "local", "--workers", 2, "--", *half)
-    before = load_model(tmp_path / "run" / "last.safetensors").card["training"]
-    result = train(TrainSettings.resolve(None, words), tmp_path / "run")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_another_number_of_processes_goes_on(strategy: str, dataset: Path, together: Path, alone: Path):
+    run = together / f"{strategy}-half"
+    before = load_model(run / "last.safetensors").card["training"]
+    result = train(TrainSettings.resolve(None, [f"data={dataset}", *TINY]), run)
     assert result["processes"] == 1
-    assert 80 <= before["events"] < result["events"]
+    assert 120 <= before["events"] < result["events"]
     expected = load_model(alone / "last.safetensors").card["training"]
     assert (result["steps"], result["events"]) == (expected["steps"], expected["events"])
-    torch.testing.assert_close(weights(tmp_path / "run"), weights(alone), atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(weights(run), weights(alone), atol=1e-5, rtol=0.0)
+
+
+def test_copies_of_parts_are_as_one(dataset: Path, tmp_path: Path):
+    words = [f"data={dataset}", *TINY, "model.backbone=kernel", "length.events=80"]
+    train(TrainSettings.resolve(None, words), tmp_path / "alone")
+    cut = ["compute.strategy=tensor", "compute.parts=2", "--out", tmp_path / "run"]
+    ringflow("launch", "local", "--workers", 4, "--", "train", *words, *cut)
+    torch.testing.assert_close(weights(tmp_path / "run"), weights(tmp_path / "alone"), atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["compute.strategy=tensor", "model.backbone=graph"], "cannot cut the backbone graph"),
+        (["compute.strategy=tensor", "optimizer.name=lamb"], "optimizer.name=lamb measures whole tensors"),
+        (["compute.strategy=tensor", "model.heads=1"], "2 processes cannot share model.heads=1 evenly"),
+        (["compute.strategy=pipeline", "model.layers=1"], "2 processes cannot share model.layers=1"),
+        (["compute.strategy=pipeline", "compute.parts=3"], "2 processes do not make copies of compute.parts=3"),
+    ],
+)
+def test_what_cannot_be_cut_is_told(settings: list[str], expected: str):
+    with pytest.raises(UsageError, match=expected):
+        require_spreadable(TrainSettings.resolve(None, [*TINY, *settings]), 2)
 
 
 def test_a_number_that_does_not_divide_the_lanes_is_one_line(dataset: Path, tmp_path: Path):

@@ -11,7 +11,15 @@ import ringflow
 
 EXPORTED = {
     "config": {"Settings", "preset_names", "preset_path", "to_toml", "write", "override"},
-    "errors": {"RingflowError", "UsageError", "SettingsError", "FailureError", "InputFileError", "DatasetError"},
+    "errors": {
+        "RingflowError",
+        "UsageError",
+        "SettingsError",
+        "StoppedError",
+        "FailureError",
+        "InputFileError",
+        "DatasetError",
+    },
     "log": {"interactive", "say", "speaks", "complain", "table", "progress", "SparseProgress"},
     "output": {"print_json", "show_rows", "show_summary", "finish"},
     "provenance": {"collect", "package_version", "describe_input", "code_version"},

@@ -3,6 +3,7 @@
     RingflowError                 anything we report in one line, without a traceback
     ├── UsageError                the request was wrong: exit code 2
     │   └── SettingsError         a settings file or a `section.field=value` override was wrong
+    ├── StoppedError              a signal asked for an end, all is saved: exit code 75, start again to go on
     └── FailureError              the request was fine, the work failed: exit code 1
         ├── InputFileError        a file given by the user is missing, broken or empty
         └── DatasetError          a dataset is corrupted, incomplete or of another schema
@@ -29,6 +30,12 @@ class UsageError(RingflowError):
 
 class SettingsError(UsageError):
     """A settings file or override was wrong."""
+
+
+class StoppedError(RingflowError):
+    """Stopped by a signal; the same command goes on. The code is EX_TEMPFAIL of sysexits.h: try again later."""
+
+    exit_code = 75
 
 
 class FailureError(RingflowError):

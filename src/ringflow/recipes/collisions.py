@@ -79,7 +79,9 @@ def elements(stream: Stream, index: int, calorimeter: str) -> dict[str, Any]:
 
 
 def _begin_work() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Those that ask a training to end may be sent to all its processes; it ends its workers itself.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=die_with_parent, daemon=True).start()
     keep_freed_memory()
 

@@ -25,7 +25,8 @@ from ringflow.recipes.validation import Validation
 from ringflow.train import trainer
 from ringflow.train.checkpoint import refuse_other_settings
 from ringflow.train.device import choose_device
-from ringflow.train.parallel import lanes_of
+from ringflow.train.keeper import Assignment
+from ringflow.train.parallel.places import Places, require_spreadable
 from ringflow.train.settings import TrainSettings
 from ringflow.train.team import Team, joined
 
@@ -46,7 +47,10 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dic
 
 def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
     """The settings with what follows from a start file and from the number of processes; refused if they cannot be."""
-    settings = _in_lanes(_from_its_start(settings, out), None if overwrite else out, size)
+    settings = _from_its_start(settings, out)
+    require_spreadable(settings, size)
+    copies = Places.of(0, size, settings.compute.strategy, settings.compute.parts).copies
+    settings = _in_lanes(settings, None if overwrite else out, copies)
     require_data(settings)
     return settings
 
@@ -77,14 +81,14 @@ def _claimed(settings: TrainSettings, out: Path, overwrite: bool) -> Iterator[No
 
 
 def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team) -> dict[str, Any]:
-    lanes = lanes_of(team.rank, team.size, settings.source.lanes)
+    compute = settings.compute
+    lanes = Places.of(team.rank, team.size, compute.strategy, compute.parts).lanes(settings.source.lanes)
     with open_training_data(settings, device, out, lanes) as data:
         validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
         if validate is None and team.is_first:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
-        result = trainer.train(
-            _without_workers(settings), data.sources, data.validation, validate, out, _card(settings, data), team
-        )
+        assignment = Assignment(_without_workers(settings), data.validation, validate, out, _card(settings, data))
+        result = trainer.train(assignment, data.sources, team)
     return {"path": str(out), "device": str(device), "processes": team.size, **asdict(result)}
 
 

@@ -31,7 +31,7 @@ FORMAT_VERSION = 2
 _KEPT = 2
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 #: Sections of the settings that may be different when a training goes on.
-_FREE = ("length", "compute")
+_FREE = ("length", "compute", "profile")
 
 
 @dataclass

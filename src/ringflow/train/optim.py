@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from torch.optim import AdamW, Optimizer
 from ringflow.train.settings import OptimizerSettings
 
 
-def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """The optimiser of a network. Weight decay is for matrices, not for biases and norms."""
-    matrices = [weight for weight in model.parameters() if weight.ndim >= 2]
-    vectors = [weight for weight in model.parameters() if weight.ndim < 2]
+def make_optimizer(weights: Sequence[nn.Parameter], settings: OptimizerSettings) -> Optimizer:
+    """The optimiser of the weights of a network. Weight decay is for matrices, not for biases and norms."""
+    matrices = [weight for weight in weights if weight.ndim >= 2]
+    vectors = [weight for weight in weights if weight.ndim < 2]
     groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},

@@ -15,3 +15,14 @@ def rate_factor(fraction: float, warmup: float, final: float) -> float:
         return fraction / warmup
     along = (fraction - warmup) / (1.0 - warmup)
     return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * along))
+
+
+def ruled_rate(rate: float, rule: str, elements: int, reference: int) -> float:
+    """The highest rate for steps of a number of elements, from the one for steps of `reference` elements.
+
+    Gradients of larger batches are less noisy and are followed further: in proportion for plain gradient descent
+    (P. Goyal et al., arXiv:1706.02677), with the square root for optimisers that divide by the size of the gradient
+    (S. Malladi et al., arXiv:2205.10287).
+    """
+    power = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[rule]
+    return float(rate * (elements / reference) ** power)

@@ -52,7 +52,11 @@ class OptimizerSettings(_Section):
     """How the weights move."""
 
     name: Literal["adamw", "lamb"] = "adamw"
+    #: Highest rate, for steps of `rule_elements` elements.
     rate: float = Field(default=1e-3, gt=0.0)
+    #: How the rate grows with the elements of a step: not, in proportion, or with the square root.
+    rule: Literal["none", "linear", "sqrt"] = "none"
+    rule_elements: int = Field(default=16_384, ge=1)
     weight_decay: float = Field(default=0.01, ge=0.0)
     betas: tuple[float, float] = (0.9, 0.98)
     #: Share of the training in which the rate rises, and the rate at the end relative to the highest.
@@ -88,10 +92,22 @@ class ComputeSettings(Settings):
     compile: Literal["auto", "yes", "no"] = "auto"
     #: Elements per batch: events are packed until they are full. A step takes a batch of every lane.
     batch_elements: int = Field(default=16_384, ge=1)
-    #: How processes share the network: a whole one in each, or a slice.
-    strategy: Literal["replicate", "shard"] = "replicate"
+    #: How processes share the network: a whole one in each, slices of every tensor, some heads and channels of every layer, or
+    #: some layers.
+    strategy: Literal["replicate", "shard", "tensor", "pipeline"] = "replicate"
+    #: Processes that share one copy of the network with the strategies `tensor` and `pipeline`; 0: all.
+    parts: int = Field(default=0, ge=0)
     #: Seconds after which a process that does not answer is given up.
     timeout: float = Field(default=600.0, gt=0.0)
+
+
+class AsynchronousSettings(_Section):
+    """How workers and a master move the weights without waiting for each other."""
+
+    #: Batches that a worker computes between two talks with the master.
+    period: int = Field(default=1, ge=1)
+    #: How far the centre and the workers move towards each other when all workers have talked once (`easgd`).
+    elastic: float = Field(default=0.9, gt=0.0, le=1.0)
 
 
 class TrainSettings(Settings):
@@ -103,9 +119,14 @@ class TrainSettings(Settings):
     seed: int = Field(default=1, ge=0, lt=2**63)
     #: Model file to go on from, whose `model` settings are taken; none: from random weights.
     start: str | None = None
+    #: Whether processes add up their gradients in every step, or talk to a master when they are ready.
+    sync: Literal["allreduce", "downpour", "easgd"] = "allreduce"
+    #: Measure what the time of every step goes into, and write a trace.
+    profile: bool = False
     model: ModelSettings = ModelSettings()
     loss: LossSettings = LossSettings()
     source: SourceSettings = SourceSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     length: LengthSettings = LengthSettings()
     compute: ComputeSettings = ComputeSettings()
+    asynchronous: AsynchronousSettings = AsynchronousSettings()

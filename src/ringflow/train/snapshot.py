@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ringflow.base.errors import InputFileError
-from ringflow.models.model import Model
-from ringflow.train.parallel import put, whole
 from ringflow.train.step import TrainingStep
+
+#: What an optimiser counts per weight; everything else it keeps has the shape of the weight.
+_COUNT = "step"
 
 
 def snapshot(step: TrainingStep) -> dict[str, Tensor]:
@@ -20,44 +20,54 @@ def snapshot(step: TrainingStep) -> dict[str, Tensor]:
 
     No random states: everything drawn in a step comes from the seeds of its batches.
     """
-    named = {f"weights/{name}": value for name, value in step.model.state_dict().items()}
-    named |= {f"average/{name}": value for name, value in step.average.weights.items()}
-    names = _names(step.model, step.optimizer)
-    for number, values in step.optimizer.state_dict()["state"].items():
-        named |= {f"optimizer/{key}/{names[number]}": value for key, value in values.items()}
+    spread = step.spread
+    whole = {f"weights/{name}": spread.whole(name, value) for name, value in step.model.state_dict().items()}
+    whole |= {f"average/{name}": spread.whole(name, value) for name, value in step.average.weights.items()}
+    states = {name: step.optimizer.state[weight] for name, weight in spread.held()}
+    kinds = next(iter(states.values())).keys()
+    for name, weight in step.model.named_parameters():
+        # A weight that is held elsewhere stands for what belongs to it there.
+        state = states.get(name) or {
+            kind: next(iter(states.values()))[kind] if kind == _COUNT else weight for kind in kinds
+        }
+        for kind, value in state.items():
+            whole[f"optimizer/{kind}/{name}"] = value if kind == _COUNT else spread.whole(name, value)
     # Copies, so that no two of them share memory (safetensors refuses that).
-    return {name: whole(value.detach()).to("cpu", copy=True).contiguous() for name, value in named.items()}
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in whole.items()}
 
 
 @torch.no_grad()
 def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> None:
     """Put everything back; `path` is for an error about weights of another architecture."""
-    _fill(step.model.state_dict(), _part(tensors, "weights"), path)
-    _fill(step.average.weights, _part(tensors, "average"), path)
-    parameters = dict(step.model.named_parameters())
+    shapes = {name: value.shape for name, value in step.plain.state_dict().items()}
+    _fill(step, step.model.state_dict(), _part(tensors, "weights"), shapes, path)
+    _fill(step, step.average.weights, _part(tensors, "average"), shapes, path)
+    held = dict(step.spread.held())
     for key, value in _part(tensors, "optimizer").items():
         kind, name = key.split("/")
-        state = step.optimizer.state[parameters[name]]
-        if value.shape == parameters[name].shape:
-            state[kind] = torch.zeros_like(parameters[name])
-            put(state[kind], value)
-        else:
+        if name not in held:
+            continue
+        state = step.optimizer.state[held[name]]
+        if kind == _COUNT:
             state[kind] = value.clone()
+        else:
+            state[kind] = torch.zeros_like(held[name])
+            step.spread.put(name, state[kind], value)
 
 
-def _fill(targets: Mapping[str, Tensor], values: Mapping[str, Tensor], path: Path) -> None:
+def _fill(
+    step: TrainingStep,
+    targets: Mapping[str, Tensor],
+    values: Mapping[str, Tensor],
+    shapes: Mapping[str, torch.Size],
+    path: Path,
+) -> None:
     for name in sorted(targets.keys() | values.keys()):
-        if name not in targets or name not in values or targets[name].shape != values[name].shape:
+        if name not in targets or name not in values or values[name].shape != shapes[name]:
             raise InputFileError(
                 f"the checkpoint in {path} is of another network ({name} differs); choose another folder"
             )
-        put(targets[name], values[name])
-
-
-def _names(model: Model, optimizer: Optimizer) -> list[str]:
-    """Names of the parameters in the order in which the optimiser counts them."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+        step.spread.put(name, targets[name], values[name])
 
 
 def _part(tensors: Mapping[str, Tensor], section: str) -> dict[str, Tensor]:

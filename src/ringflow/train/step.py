@@ -27,7 +27,8 @@ from ringflow.train.batches import DataPosition, TrainingBatch, mixed_seed
 from ringflow.train.device import accelerated, choose_precision, computing_in, is_accelerator
 from ringflow.train.loss import losses, norms
 from ringflow.train.optim import make_optimizer, set_rate
-from ringflow.train.parallel import Spread
+from ringflow.train.parallel import spread_over
+from ringflow.train.phases import UNMEASURED, Phases
 from ringflow.train.settings import LossSettings, TrainSettings
 from ringflow.train.team import ALONE, Team
 
@@ -76,10 +77,11 @@ class Objective:
         layout: Layout,
         turns: tuple[Tensor, Tensor] | None = None,
         divided_by: Tensor | None = None,
+        arrived: tuple[Tensor, ...] = (),
     ) -> dict[str, Tensor]:
-        """Terms of the loss and their weighted sum `total`."""
+        """Terms of the loss and their weighted sum `total`; `arrived` is what the network gets beside the batch."""
         with computing_in(self._precision, self._device):
-            prediction = self._network(batch.features_NF, batch.kind_N, batch.position_N2, layout, turns)
+            prediction = self._network(batch.features_NF, batch.kind_N, batch.position_N2, layout, turns, *arrived)
         # Sums over a batch are not for half precision.
         return losses(prediction, batch, self._settings, divided_by)
 
@@ -143,18 +145,25 @@ class StepRecords:
 class TrainingStep:
     """Moves a network and its average, step after step, together with the other processes of a team."""
 
-    def __init__(self, model: Model, settings: TrainSettings, device: torch.device, team: Team = ALONE) -> None:
-        plain = deepcopy(model)
-        self.model = model.train()
-        self._spread = Spread(model, team, settings.compute.strategy, device)
-        self.average = Average(model, plain, settings.optimizer.average)
-        self.optimizer = make_optimizer(model, settings.optimizer)
+    def __init__(
+        self,
+        model: Model,
+        settings: TrainSettings,
+        device: torch.device,
+        team: Team = ALONE,
+        phases: Phases = UNMEASURED,
+    ) -> None:
+        self.plain = deepcopy(model)  # whole wherever the other is not
+        self.spread = spread_over(model.train(), team, settings.compute, device, phases)
+        self.model = self.spread.model
+        self.average = Average(self.spread, self.plain, settings.optimizer.average)
+        self.optimizer = make_optimizer([weight for _, weight in self.spread.held()], settings.optimizer)
         self.records = StepRecords(device, team)
         self._precision = choose_precision(device, settings.compute.precision)
-        self.plain_objective = Objective(self._spread.network, settings.loss, self._precision, device)
+        self.plain_objective = Objective(self.spread.network, settings.loss, self._precision, device)
         self._objective = accelerated(self.plain_objective, device, settings.compute.compile)
         self._hide = HideFeatures(model.kinds, settings.source.hide, device)
-        self._settings, self._team = settings, team
+        self._settings, self._team, self._phases = settings, team, phases
         self._clip = settings.optimizer.clip or math.inf
         kernel = settings.model.kernel
         self._redraw_steps = kernel.redraw_steps if settings.model.backbone == "kernel" else 0
@@ -174,19 +183,19 @@ class TrainingStep:
             redraw(self.model, torch.Generator().manual_seed(mixed_seed(self._settings.seed, step)))
         divided_by = self._norms(batches)
         self.optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, Tensor] = {}
-        for number, batch in enumerate(batches, start=1):
-            torch.manual_seed(batch.seed)
-            elements = self._hide(batch.elements, batch.layout.event_N)
-            with self._spread.adding_up(now=number == len(batches)):
-                terms = self._objective(elements, batch.layout, self._turns(elements), divided_by)
-                torch.autograd.backward(terms["total"])
-            sums = {name: sums.get(name, 0.0) + term.detach() for name, term in terms.items()}
-        length = self._spread.clip(self._clip)
-        set_rate(self.optimizer, rate)
-        self.optimizer.step()
-        self.average.update(step)
+        sums = self.spread.accumulate(batches, self._prepared, self._objective, divided_by)
+        with self._phases("optimizer"):
+            length = self.spread.clip(self._clip)
+            set_rate(self.optimizer, rate)
+            self.optimizer.step()
+            self.average.update(step)
         self.records.add(step + 1, tuple(batch.position for batch in batches), {**sums, "gradient": length})
+
+    def _prepared(self, batch: TrainingBatch) -> tuple[ElementBatch, tuple[Tensor, Tensor]]:
+        """What the network shall see of a batch; the generators are then as its seed and nothing else made them."""
+        torch.manual_seed(batch.seed)
+        elements = self._hide(batch.elements, batch.layout.event_N)
+        return elements, self._turns(elements)
 
     @torch.no_grad()
     def _norms(self, batches: Sequence[TrainingBatch]) -> Tensor | None:
@@ -194,5 +203,6 @@ class TrainingStep:
         if len(batches) == 1 and self._team.size == 1:
             return None
         total = torch.stack([norms(batch.elements, self._settings.loss) for batch in batches]).sum(0)
-        self._team.add_(total)
+        with self._phases("communication"):
+            self._team.add_(total)
         return total / self._team.size

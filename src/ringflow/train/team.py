@@ -14,11 +14,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from ringflow.base.errors import FailureError, RingflowError, UsageError
 
@@ -46,16 +49,32 @@ class Team:
     def add_(self, tensor: Tensor) -> None:
         """Put the sum over all processes in the place of a tensor on the device."""
 
-    def tell_(self, tensor: Tensor) -> None:
-        """Put the first process's tensor in the place of everybody's."""
+    def tell_(self, tensor: Tensor, by: int = 0) -> None:
+        """Put one process's tensor, the first one's unless given, in the place of everybody's."""
 
-    def tell(self, thing: T) -> T:
-        """What the first process has."""
+    def tell(self, thing: T, by: int = 0) -> T:
+        """What one process has, the first one unless given."""
         return thing
 
     def gather(self, thing: T) -> list[T]:
         """What every process has, by rank."""
         return [thing]
+
+    def gather_(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's tensor on the device, all of one shape, by rank."""
+        return [tensor]
+
+    def send(self, tensor: Tensor, to: int) -> Sending:
+        """Begin to send a tensor to another process."""
+        raise AssertionError("a process alone has nobody to send to")
+
+    def receive_(self, tensor: Tensor, by: int) -> None:
+        """Put what another process sends into a tensor."""
+        raise AssertionError("a process alone hears from nobody")
+
+    def split(self, parts: int) -> tuple[Team, Team]:
+        """Cut the team into teams of `parts` neighbours; this process's own, and the one of all in its place."""
+        return ALONE, ALONE
 
     def first(self, work: Callable[[], T]) -> T:
         """Let the first process do something; all get the result, or its error."""
@@ -87,35 +106,70 @@ class Team:
             raise error
 
 
-class Together(Team):
-    """One of several processes that torch has brought together."""
+class Sending(NamedTuple):
+    """A tensor on its way; it must stay as it is until it is there."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+    tensor: Tensor
+    work: Any
+
+    def wait(self) -> None:
+        """Until it is there."""
+        self.work.wait()
+
+
+class Together(Team):
+    """One of several processes that torch has brought together; `group` are those meant, all unless given."""
+
+    def __init__(self, device: torch.device, group: Any = None) -> None:
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._device, self._group = device, group
         # Numbers on the host travel apart, so that an accelerator need not be waited for. None is the group of all: held here,
         # that one would outlive its end in the frames of an error, and abort the process.
-        self._host = None if device.type == "cpu" else dist.new_group(backend="gloo")
+        self._host = None
+        if device.type != "cpu" and group is None:
+            self._host = dist.new_group(backend="gloo")
 
     def add(self, values: Sequence[float]) -> list[float]:
         sums = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(sums, group=self._host)
+        dist.all_reduce(sums, group=self._host or self._group)
         return sums.tolist()
 
     def add_(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=self._group)
 
-    def tell_(self, tensor: Tensor) -> None:
-        dist.broadcast(tensor, src=0)
+    def tell_(self, tensor: Tensor, by: int = 0) -> None:
+        dist.broadcast(tensor, group=self._group, group_src=by)
 
-    def tell(self, thing: T) -> T:
-        carried = [thing if self.is_first else None]
-        dist.broadcast_object_list(carried, src=0, group=self._host)
+    def tell(self, thing: T, by: int = 0) -> T:
+        carried = [thing if self.rank == by else None]
+        dist.broadcast_object_list(carried, group=self._host or self._group, group_src=by)
         return carried[0]  # type: ignore[return-value]
 
     def gather(self, thing: T) -> list[T]:
         everybody: list[Any] = [None] * self.size
-        dist.all_gather_object(everybody, thing, group=self._host)
+        dist.all_gather_object(everybody, thing, group=self._host or self._group)
         return everybody
+
+    def gather_(self, tensor: Tensor) -> list[Tensor]:
+        everybody = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(everybody, tensor.contiguous(), group=self._group)
+        return everybody
+
+    def send(self, tensor: Tensor, to: int) -> Sending:
+        return Sending(tensor, dist.isend(tensor, group=self._group, group_dst=to))
+
+    def receive_(self, tensor: Tensor, by: int) -> None:
+        dist.recv(tensor, group=self._group, group_src=by)
+
+    def split(self, parts: int) -> tuple[Team, Team]:
+        neighbours = [list(range(first, first + parts)) for first in range(0, self.size, parts)]
+        return self._own_of(neighbours), self._own_of(list(map(list, zip(*neighbours, strict=True))))
+
+    def _own_of(self, rows: list[list[int]]) -> Team:
+        """The team of the row that this process is in; all processes make all of them, in the same order."""
+        groups = [dist.new_group(row) if len(row) > 1 else None for row in rows]
+        own = next(group for group, row in zip(groups, rows, strict=True) if self.rank in row)
+        return ALONE if own is None else Together(self._device, own)
 
 
 #: A process that knows of no others.
@@ -142,8 +196,7 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[T
         )
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        backend = dist.get_default_backend_for_device(device)
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        _meet(device, timedelta(seconds=timeout))
     except (RuntimeError, ValueError) as error:  # what torch raises depends on where it waits
         reason = " ".join(str(error).split())[:160]
         raise FailureError(f"the processes did not meet at {address} ({reason}); are all of them started?") from None
@@ -158,6 +211,17 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[T
         ) from None
     finally:
         dist.destroy_process_group()
+
+
+_meetings = count()
+
+
+def _meet(device: torch.device, timeout: timedelta) -> None:
+    """Bring the processes together. What they tell each other on the way is kept apart from what those before them told."""
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    own = PrefixStore(f"ringflow-{next(_meetings)}", store)
+    backend = dist.get_default_backend_for_device(device)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
 
 
 def _is_lost_peer(error: RuntimeError) -> bool:

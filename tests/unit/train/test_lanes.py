@@ -24,6 +24,7 @@ from ringflow.models.model import Model
 from ringflow.recipes.collisions import Stream
 from ringflow.recipes.simulated_chunks import SimulatedChunks
 from ringflow.train.batches import BEGINNING, TrainingBatch
+from ringflow.train.keeper import Assignment
 from ringflow.train.loss import _centres, losses, norms
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
@@ -116,7 +117,7 @@ def test_a_training_of_two_lanes_goes_on_as_if_it_had_not_stopped(
     def go(run: Path) -> dict[str, Tensor]:
         run.mkdir(exist_ok=True)
         # Lanes of different lengths: after some steps they are in different chunks.
-        train(settings, {0: source(), 1: source(num_events=17)}, events(10, 99), None, run, {})
+        train(Assignment(settings, events(10, 99), None, run, {}), {0: source(), 1: source(num_events=17)})
         return load_file(sorted((run / "checkpoints").iterdir())[-1] / "tensors.safetensors")
 
     expected = go(tmp_path / "whole")

@@ -13,6 +13,9 @@ from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 from ringflow.train.average import Average
 from ringflow.train.optim import Lamb, make_optimizer, set_rate
+from ringflow.train.parallel.places import Places
+from ringflow.train.parallel.spread import Spread
+from ringflow.train.phases import UNMEASURED
 from ringflow.train.schedule import rate_factor
 from ringflow.train.settings import OptimizerSettings
 
@@ -56,7 +59,7 @@ def test_lamb_moves_as_the_paper_says(start: list[float], adapted: bool):
 def test_only_matrices_decay(name: str):
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     settings = OptimizerSettings.model_validate({"name": name, "rate": 0.1, "weight_decay": 0.5})
-    optimizer = make_optimizer(model, settings)
+    optimizer = make_optimizer(list(model.parameters()), settings)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -67,7 +70,7 @@ def test_only_matrices_decay(name: str):
 
 def test_biases_move_like_adam_with_lamb():
     layer = nn.Linear(2, 3)
-    optimizer = make_optimizer(layer, OptimizerSettings(name="lamb", rate=0.25))
+    optimizer = make_optimizer(list(layer.parameters()), OptimizerSettings(name="lamb", rate=0.25))
     with torch.no_grad():
         layer.bias.fill_(5.0)
     layer.bias.grad = torch.full((3,), 7.0)
@@ -77,7 +80,7 @@ def test_biases_move_like_adam_with_lamb():
 
 def test_the_rate_is_that_of_the_next_step():
     layer = nn.Linear(2, 2)
-    optimizer = make_optimizer(layer, OptimizerSettings(weight_decay=0.0))
+    optimizer = make_optimizer(list(layer.parameters()), OptimizerSettings(weight_decay=0.0))
     before = layer.weight.detach().clone()
     layer.weight.grad = torch.ones(2, 2)
     set_rate(optimizer, 0.25)
@@ -101,7 +104,7 @@ def test_there_may_be_no_warm_up():
 
 def test_the_average_follows_with_a_memory_that_grows():
     model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
-    average = Average(model, deepcopy(model), decay=0.5)
+    average = Average(Spread(model, Places(), UNMEASURED), deepcopy(model), decay=0.5)
     weight = model.heads.out.weight
     with torch.no_grad():
         expected = 0.0
@@ -116,7 +119,7 @@ def test_the_average_follows_with_a_memory_that_grows():
 
 def test_the_average_has_the_scaling_of_the_network():
     model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
-    average = Average(model, deepcopy(model), decay=0.9)
+    average = Average(Spread(model, Places(), UNMEASURED), deepcopy(model), decay=0.9)
     model.embedding.mean_F.fill_(3.0)
     assert (average.model().embedding.mean_F == 3.0).all()
     assert not average.model().training

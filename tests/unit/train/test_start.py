@@ -13,6 +13,7 @@ from ringflow.base.errors import InputFileError
 from ringflow.elements.batch import ElementBatch
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
+from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings
 from ringflow.train.trainer import train
 
@@ -22,7 +23,7 @@ Tiny = Callable[..., TrainSettings]
 @pytest.fixture
 def go(events: Callable[..., ElementBatch], source: Callable[..., Any], run: Path) -> Callable[[TrainSettings], Model]:
     def go(settings: TrainSettings) -> Model:
-        train(settings, {0: source()}, events(10, 99), None, run, {})
+        train(Assignment(settings, events(10, 99), None, run, {}), {0: source()})
         return load_model(run / "last.safetensors").model
 
     return go

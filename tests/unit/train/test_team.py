@@ -16,7 +16,7 @@ import torch
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch.environment import free_port
-from ringflow.train.parallel import lanes_of
+from ringflow.train.parallel.places import Places
 from ringflow.train.team import ALONE, joined
 
 CPU = torch.device("cpu")
@@ -147,7 +147,7 @@ def test_others_that_do_not_come_are_one_line(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_every_lane_belongs_to_one_process(size: int):
-    dealt = [list(lanes_of(rank, size, 6)) for rank in range(size)]
+    dealt = [list(Places.of(rank, size, "replicate", 0).lanes(6)) for rank in range(size)]
     assert [lane for lanes in dealt for lane in lanes] == list(
         range(6)
     )  # in the order in which a checkpoint lists them

@@ -18,9 +18,11 @@ from ringflow.elements.batch import ElementBatch
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
 from ringflow.train import step as step_module
+from ringflow.train.keeper import Assignment, TrainingResult
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import TrainingResult, train
+from ringflow.train.team import ALONE
+from ringflow.train.trainer import train
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]
@@ -34,7 +36,9 @@ def start(events: Events, source: Source, run: Path) -> Callable[..., TrainingRe
     def go(settings: TrainSettings, folder: Path = run, **changed: Any) -> TrainingResult:
         folder.mkdir(exist_ok=True)
         arguments = {"sources": {0: source()}, "validation": events(10, 99), "validate": None, "card": {"by": "a test"}}
-        return train(settings, folder=folder, **{**arguments, **changed})
+        given = {**arguments, **changed}
+        sources, team = given.pop("sources"), given.pop("team", ALONE)
+        return train(Assignment(settings, folder=folder, **given), sources, team)
 
     return go
 
