@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
@@ -19,15 +20,14 @@ TOGETHER = ("train",)
 
 Words = Annotated[str, Parameter(allow_leading_hyphen=True, help="The command and its options, after `--`.")]
 Workers = Annotated[Count, Parameter(help="Processes that work together.")]
+Restarts = Annotated[
+    int,
+    Parameter(validator=Number(gte=0), help="How often all are started again, from the last checkpoint, if one dies."),
+]
 
 
 @launch.command
-def local(
-    *words: Words,
-    workers: Workers = 2,
-    restarts: Annotated[int, Parameter(help="How often all are started again if one dies.")] = 0,
-    as_json: Json = False,
-) -> int:
+def local(*words: Words, workers: Workers = 2, restarts: Restarts = 0, as_json: Json = False) -> int:
     """Run a command in several processes on this machine (torchrun).
 
     ringflow launch local --workers 2 -- train clic_tiny data=data/ttbar --out runs/first
@@ -38,16 +38,61 @@ def local(
 
 
 @launch.command
+def ray(
+    *words: Words,
+    workers: Workers = 2,
+    address: Annotated[
+        str | None, Parameter(help="Ray cluster: `auto`, or HOST:PORT of its head; one is started here unless given.")
+    ] = None,
+    restarts: Restarts = 0,
+    as_json: Json = False,
+) -> int:
+    """Run a command in several processes of a Ray cluster (Ray Train).
+
+    ringflow launch ray --workers 2 --address auto -- train clic_tiny data=data/ttbar --out runs/first
+    """
+    from ringflow.launch.ray import run
+
+    return run(_checked(words, as_json), workers, address, restarts)
+
+
+@launch.command
+def spark(
+    *words: Words,
+    workers: Workers = 2,
+    master: Annotated[
+        str | None, Parameter(help="Spark cluster, as spark://HOST:PORT; one is started here unless given.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Run a command in several processes of a Spark cluster (barrier mode).
+
+    ringflow launch spark --workers 2 --master spark://head:7077 -- train clic_tiny data=data/ttbar --out runs/first
+    """
+    from ringflow.launch.spark import run
+
+    return run(_checked(words, as_json), workers, master)
+
+
+@launch.command
 def mpi(
     *words: Words,
     workers: Workers = 2,
-    hosts: Annotated[tuple[str, ...], Several, Parameter(help="Machines to run on; this one unless given.")] = (),
+    hosts: Annotated[
+        tuple[str, ...],
+        Several,
+        Parameter(help="Machines to run on, as NAME or NAME:PROCESSES; this one unless given."),
+    ] = (),
+    restarts: Restarts = 0,
     as_json: Json = False,
 ) -> int:
-    """Run a command in several processes started by mpiexec."""
+    """Run a command in several processes started by mpiexec (MPICH, Intel MPI or Open MPI).
+
+    ringflow launch mpi --workers 4 --hosts node1:2 node2:2 -- train clic_tiny data=data/ttbar --out runs/first
+    """
     from ringflow.launch.mpi import run
 
-    return run(_checked(words, as_json), workers, hosts)
+    return run(_checked(words, as_json), workers, hosts, restarts)
 
 
 @launch.command
@@ -57,19 +102,29 @@ def slurm(
     tasks_per_node: Annotated[
         Count | None, Parameter(help="Processes per node; one per GPU, or one, unless given.")
     ] = None,
-    gpus_per_node: Annotated[int, Parameter(help="GPUs per node.")] = 0,
+    gpus_per_node: Annotated[int, Parameter(validator=Number(gte=0), help="GPUs per node.")] = 0,
     cpus_per_task: Annotated[Count, Parameter(help="Cores per process.")] = 1,
-    time: Annotated[str, Parameter(help="Time limit, as Slurm writes it.")] = "1:00:00",
+    time: Annotated[
+        str, Parameter(help="Time limit of one start, as Slurm writes it: H:MM:SS, DAYS-HOURS.")
+    ] = "1:00:00",
+    notice: Annotated[Count, Parameter(help="Seconds before the limit at which a checkpoint is written.")] = 120,
     partition: Annotated[str | None, Parameter(help="Partition of the cluster.")] = None,
     account: Annotated[str | None, Parameter(help="Account to charge.")] = None,
+    setup: Annotated[
+        tuple[str, ...], Several, Parameter(help="Lines for the shell before the start: --setup 'module load cuda'.")
+    ] = (),
     option: Annotated[
         tuple[str, ...], Several, Parameter(help="Further options for sbatch: --option=--qos=fast.")
     ] = (),
     dry_run: Annotated[bool, Switch, Parameter(help="Print the job and do not submit it.")] = False,
+    wait: Annotated[bool, Switch, Parameter(help="Follow the job to its end and take over its exit code.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Submit a command as a job of Slurm that is put back into the queue until it is done."""
-    from ringflow.launch.slurm import Job, job_text, submit
+    """Submit a command as a job of Slurm that is put back into the queue until it is done.
+
+    ringflow launch slurm --nodes 4 --gpus-per-node 4 --time 2:00:00 -- train clic_base --out runs/big
+    """
+    from ringflow.launch.slurm import Job, follow, job_text, output_file, submit
 
     job = Job(
         nodes=nodes,
@@ -77,8 +132,10 @@ def slurm(
         gpus_per_node=gpus_per_node,
         cpus_per_task=cpus_per_task,
         time=time,
+        notice=notice,
         partition=partition,
         account=account,
+        setup=setup,
         extra=option,
     )
     text = job_text(_checked(words, as_json=False), job)
@@ -88,11 +145,13 @@ def slurm(
         else:
             say(text)
         return 0
-    name = submit(text, Path.cwd())
+    number = submit(text, Path.cwd())
+    output = Path(output_file(job, number))
+    say(f"submitted as job {number}; its output is in {output}")
+    code = follow(number, output) if wait else 0
     if as_json:
-        print_json({"job_id": name, "processes": job.processes})
-    say(f"submitted as job {name}; its output is in ringflow-{name}.out")
-    return 0
+        print_json({"job_id": number, "processes": job.processes, **({"exit_code": code} if wait else {})})
+    return code
 
 
 def _checked(words: tuple[str, ...], as_json: bool) -> list[str]:

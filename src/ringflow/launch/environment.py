@@ -10,12 +10,19 @@ import os
 import socket
 from collections.abc import MutableMapping
 
+from ringflow.base.errors import UsageError
+
 #: Number of the process, number of all, number on its machine, by who started them.
 _WORDS = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
+
+#: What torch reads to know a process among the others; left from elsewhere it would be believed.
+OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+#: What torch's C++ has to say about a process that died is a stack of frames; the command says it in one line.
+QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 
 
 def adopt(variables: MutableMapping[str, str] = os.environ) -> None:
@@ -32,5 +39,18 @@ def adopt(variables: MutableMapping[str, str] = os.environ) -> None:
 def free_port() -> int:
     """A port on this machine that nobody listens on now."""
     with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+        found.bind(("", 0))  # on all its addresses, as the first process will
         return int(found.getsockname()[1])
+
+
+def require_free(port: str) -> None:
+    """An error if somebody listens on a port of this machine already: not all of the processes would notice."""
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"MASTER_PORT={port} is no port; give a number below 65536, or unset it")
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", int(port)))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"MASTER_PORT={port} cannot be used ({reason}); give another, or unset it") from None

@@ -1,17 +1,30 @@
-"""Processes started by mpiexec, on this machine or where its host list says."""
+"""Processes started by mpiexec, on this machine or where its host list says.
+
+mpiexec only starts and ends the processes: they meet and add up as those of every other launcher do.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import socket
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from ringflow.base.errors import FailureError
-from ringflow.launch.environment import free_port
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.launch.environment import OURS, QUIET, free_port, require_free
+from ringflow.launch.restarts import with_restarts
+
+_HOST = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(:(?P<slots>[1-9]\d*))?", re.ASCII)
+#: What MPICH and its relatives say about a process that was killed; Open MPI adds 128 to the number instead.
+_SIGNAL = re.compile(r"\(signal (\d+)\)")
+#: Signals that ask a training to stop after a checkpoint; whoever sends one to the launch means the processes.
+_PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def mpiexec() -> str:
@@ -25,16 +38,98 @@ def mpiexec() -> str:
     return found
 
 
-def command(words: Sequence[str], workers: int) -> list[str]:
-    """What starts a ringflow command in `workers` processes."""
-    return [mpiexec(), "-n", str(workers), sys.executable, "-m", "ringflow.cli", *words]
+def is_open_mpi(program: str) -> bool:
+    """Whether an mpiexec is that of Open MPI; others understand the options of MPICH."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return any(name in told.stdout for name in ("Open MPI", "OpenRTE", "PRRTE"))
 
 
-def run(words: Sequence[str], workers: int, hosts: Sequence[str] = ()) -> int:
-    """Run a ringflow command in several processes; its exit code. `hosts` are where they run, this machine unless given."""
-    start = command(words, workers)
-    if hosts:
-        start[3:3] = ["-hosts", ",".join(hosts)]
-    address = socket.gethostname() if hosts else "127.0.0.1"
-    meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(start, env={**meeting, **os.environ}, check=False).returncode
+def command(words: Sequence[str], workers: int, hosts: Sequence[str] = ()) -> list[str]:
+    """What starts a ringflow command in `workers` processes; `hosts` are names of machines, or NAME:PROCESSES."""
+    where = ",".join(f"{name}:{slots}" for name, slots in _slots(workers, hosts))
+    program = mpiexec()
+    start = [program, "-n", str(workers)]
+    if is_open_mpi(program):
+        start += ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+        start += [word for name in ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", *QUIET) for word in ("-x", name)]
+        start += ["--host", where] if where else []
+    elif where:
+        start += ["-hosts", where]
+    return [*start, sys.executable, "-m", "ringflow.cli", *words]
+
+
+def run(words: Sequence[str], workers: int, hosts: Sequence[str] = (), restarts: int = 0) -> int:
+    """Run a ringflow command in several processes; its exit code. `hosts` are where they run, this machine unless given.
+
+    If one dies, all are started again up to `restarts` times.
+    """
+    start = command(words, workers, hosts)
+    first = _slots(workers, hosts)[0][0] if hosts else "127.0.0.1"
+    left = {name: value for name, value in os.environ.items() if name not in OURS}
+
+    def once() -> int:
+        meeting = {"MASTER_ADDR": first, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+        return _run(start, {**meeting, **QUIET, **left})
+
+    if "MASTER_PORT" in left and not hosts:
+        require_free(left["MASTER_PORT"])
+
+    return with_restarts(once, restarts)
+
+
+def _run(start: Sequence[str], environment: dict[str, str]) -> int:
+    with _started(start, environment) as process:
+        said, _ = process.communicate()
+    code = process.returncode
+    if code == 0:
+        sys.stdout.write(said)
+        return 0
+    # What MPICH itself says of a process that died is a banner on stdout, where nobody looks for it.
+    killed_by = _SIGNAL.search(said)
+    number = int(killed_by[1]) if killed_by else code - 128
+    if number not in set(signal.Signals):
+        return code
+    raise FailureError(
+        f"a process was ended by {signal.Signals(number).name}, and the others with it; start again: it goes on from the last "
+        "checkpoint"
+    )
+
+
+@contextmanager
+def _started(start: Sequence[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process to which signals are passed on, those that came while it was started, too."""
+    came: list[int] = []
+    process: subprocess.Popen[str] | None = None
+
+    def pass_on(number: int, _: object) -> None:
+        came.append(number)
+        if process is not None:
+            process.send_signal(number)
+
+    listens = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON} if listens else {}
+    try:
+        with subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            for number in came:
+                process.send_signal(number)
+            yield process
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _slots(workers: int, hosts: Sequence[str]) -> list[tuple[str, int]]:
+    """Machines and how many processes each may take: as given, or evenly."""
+    found = [_HOST.fullmatch(host) for host in hosts]
+    if None in found:
+        raise UsageError(f"--hosts {hosts[found.index(None)]!r} is no machine; give NAME or NAME:PROCESSES")
+    given = [(match["name"], match["slots"]) for match in found if match]
+    evenly = str(-(-workers // max(len(hosts), 1)))
+    counted = any(slots for _, slots in given)
+    slots = [(name, int(slots or ("1" if counted else evenly))) for name, slots in given]
+    total = sum(count for _, count in slots)
+    if hosts and total < workers:
+        raise UsageError(
+            f"{workers} workers do not fit on {', '.join(hosts)}, which take {total}; use --workers {total}, or name more"
+        )
+    return slots

@@ -1,20 +1,35 @@
-"""Jobs of Slurm: the text of one, and its submission.
+"""Jobs of Slurm: the text of one, its submission, and following it to its end.
 
-A job asks Slurm to tell it shortly before its time is up, and then puts itself back into the queue: the next start goes on from
-the last checkpoint. After the failure of a node Slurm does so by itself.
+Shortly before its time is up Slurm tells the processes of a job. They write a checkpoint and end with an exit code of their
+own, and the job puts itself back into the queue: its next start goes on from the checkpoint. After the failure of a node Slurm
+puts the job back by itself.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringflow.base.errors import FailureError
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.log import say
+from ringflow.launch.environment import QUIET
+from ringflow.launch.restarts import STOPPED
+
+#: Minutes, minutes:seconds, hours:minutes:seconds, or days-hours and perhaps more.
+_TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}", re.ASCII)
+#: Seconds that processes have to notice that one of them ended.
+_SECONDS_TO_FOLLOW = 60
+#: Between the first two looks at a job and, later, at most: a controller answers many.
+_SECONDS_BETWEEN_LOOKS, _MOST_SECONDS = 0.5, 15.0
+#: States out of which no job comes back.
+_ENDED = "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY BOOT_FAIL DEADLINE PREEMPTED"
 
 
 @dataclass(frozen=True)
@@ -29,8 +44,13 @@ class Job:
     partition: str | None = None
     account: str | None = None
     name: str = "ringflow"
-    seconds_before_end: int = 120
-    extra: tuple[str, ...] = ()  # further lines for sbatch, without #SBATCH
+    notice: int = 120  # seconds before the end of its time
+    setup: tuple[str, ...] = ()  # lines for the shell, before the processes are started
+    extra: tuple[str, ...] = ()  # further options for sbatch
+
+    def __post_init__(self) -> None:
+        if not _TIME.fullmatch(self.time):
+            raise UsageError(f"--time {self.time!r} is no time limit; give MINUTES, H:MM:SS or DAYS-HOURS")
 
     @property
     def processes(self) -> int:
@@ -40,45 +60,114 @@ class Job:
 
 def job_text(words: Sequence[str], job: Job, python: str = sys.executable) -> str:
     """The script of a job that runs a ringflow command in all its processes."""
-    asked = [
-        f"--job-name={job.name}",
-        f"--nodes={job.nodes}",
-        f"--ntasks-per-node={job.tasks_per_node}",
-        f"--cpus-per-task={job.cpus_per_task}",
-        f"--time={job.time}",
-        *([f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []),
-        *([f"--partition={job.partition}"] if job.partition else []),
-        *([f"--account={job.account}"] if job.account else []),
-        "--output=%x-%j.out",
-        "--open-mode=append",
-        "--requeue",
-        f"--signal=B:USR1@{job.seconds_before_end}",
-        *job.extra,
-    ]
+    find_port = shlex.join([python, "-c", "from ringflow.launch.environment import free_port as f; print(f())"])
     start = shlex.join([python, "-m", "ringflow.cli", *words])
     return "\n".join(
         [
             "#!/bin/bash",
-            *(f"#SBATCH {line}" for line in asked),
-            "set -eu",
-            'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
-            f"export OMP_NUM_THREADS={job.cpus_per_task}",
-            # A shell takes no signal while it waits for what runs in front of it.
-            "trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1",
-            f"srun --kill-on-bad-exit=1 {start} &",
-            "wait $!",
+            *(f"#SBATCH {line}" for line in _asked(job)),
+            "set -e",
+            # What the shell had that submitted the job would be believed.
+            "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS",
+            *job.setup,
+            # This script runs on the first node, where the first process will be.
+            'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            'export MASTER_ADDR="${MASTER_ADDR:-$first}"',
+            f'export MASTER_PORT="${{MASTER_PORT:-$({find_port})}}"',
+            f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.cpus_per_task}}}"',
+            *(f'export {name}="${{{name}:-{value}}}"' for name, value in QUIET.items()),
+            "code=0",
+            # One that ends does not kill the others, which are about to end with a checkpoint; but they may not stay for ever.
+            f"srun --cpus-per-task={job.cpus_per_task} --kill-on-bad-exit=0 --wait={_SECONDS_TO_FOLLOW} {start} || code=$?",
+            f'if [ "$code" -eq {STOPPED} ]; then',
+            '    scontrol requeue "$SLURM_JOB_ID"',
+            "fi",
+            'exit "$code"',
             "",
         ]
     )
 
 
+def _asked(job: Job) -> list[str]:
+    """Options for sbatch."""
+    return [
+        f"--job-name={job.name}",
+        f"--nodes={job.nodes}",
+        f"--ntasks-per-node={job.tasks_per_node}",
+        f"--cpus-per-task={job.cpus_per_task}",
+        f"--time={job.time}",
+        # Not per task: a process may see the GPUs of its neighbours, to which it sends directly.
+        *([f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []),
+        *([f"--partition={job.partition}"] if job.partition else []),
+        *([f"--account={job.account}"] if job.account else []),
+        f"--output={job.name}-%j.out",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=USR1@{job.notice}",
+        *job.extra,
+    ]
+
+
+def output_file(job: Job, number: str) -> str:
+    """Where a job writes what its processes say."""
+    return f"{job.name}-{number}.out"
+
+
 def submit(text: str, folder: Path) -> str:
     """Hand a job in from a folder; what Slurm calls it."""
-    sbatch = shutil.which("sbatch")
-    if sbatch is None:
-        raise FailureError("sbatch is not on the path: log in to the cluster, or print the job with --dry-run")
-    done = subprocess.run([sbatch, "--parsable"], input=text, cwd=folder, capture_output=True, text=True, check=False)
+    done = _ask("sbatch", "--parsable", text=text, folder=folder)
     if done.returncode:
-        raise FailureError(f"sbatch refused the job: {' '.join(done.stderr.split())[:300]}")
+        reason = " ".join(done.stderr.replace("sbatch: error:", "").split())[:300]
+        raise FailureError(f"sbatch refused the job: {reason}")
     return done.stdout.strip().split(";")[0]
+
+
+def _ask(
+    tool: str, *words: str, text: str | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What a tool of Slurm answers."""
+    found = shutil.which(tool)
+    if found is None:
+        raise FailureError(f"{tool} is not on the path: log in to the cluster, or print the job with --dry-run")
+    return subprocess.run([found, *words], input=text, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def follow(number: str, output: Path) -> int:
+    """Wait until a job has ended for good, showing what it writes meanwhile; its exit code."""
+    shown, pause = 0, _SECONDS_BETWEEN_LOOKS
+    while True:
+        state, code = _state(number)
+        shown = _show(output, shown)
+        if state in _ENDED.split():
+            break
+        time.sleep(pause)
+        pause = min(1.2 * pause, _MOST_SECONDS)
+    if state == "COMPLETED" or code:
+        return code
+    raise FailureError(
+        f"job {number} ended as {state}, see {output}; submit it again: it goes on from the last checkpoint"
+    )
+
+
+def _state(number: str) -> tuple[str, int]:
+    """What Slurm says of a job, and its exit code when it has ended."""
+    told = _ask("scontrol", "--oneliner", "show", "job", number)
+    if told.returncode:
+        if "Invalid job id" in told.stderr:
+            raise FailureError(f"Slurm has forgotten job {number}; look into its output")
+        return "UNKNOWN", 0  # the controller may be down for a while; jobs go on without it
+    fields = dict(word.split("=", 1) for word in told.stdout.split() if "=" in word)
+    return fields.get("JobState", "UNKNOWN"), int(fields.get("ExitCode", "0:0").split(":")[0])
+
+
+def _show(output: Path, shown: int) -> int:
+    """Write what a file has after so many bytes for people; how many it has."""
+    if not output.exists():
+        return shown
+    with output.open("rb") as file:
+        file.seek(shown)
+        lines = file.read()
+    whole = lines[: lines.rfind(b"\n") + 1]
+    if whole:
+        say(whole.decode(errors="replace").removesuffix("\n"))
+    return shown + len(whole)

@@ -1,0 +1,114 @@
+"""What Ray is asked for, and how words come back from its workers. A real cluster is in tests/distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ringflow.base.errors import FailureError
+from ringflow.launch import ray_worker
+from ringflow.launch.ray import _share
+from ringflow.launch.ray_worker import Wire
+
+
+def cluster(*nodes: dict[str, float], free: dict[str, float] | None = None) -> Any:
+    """What a connection to Ray tells of its nodes; those without resources are dead."""
+    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+    alive = [{"Alive": bool(node), "Resources": node} for node in nodes]
+    return SimpleNamespace(nodes=lambda: alive, available_resources=lambda: total if free is None else free)
+
+
+def test_a_worker_gets_a_core_or_a_gpu() -> None:
+    on_cores, on_gpus = cluster({"CPU": 1.0}, {}, {"CPU": 3.5}), cluster({"CPU": 8.0, "GPU": 4.0})
+    assert _share(on_cores, ["train"], 4) == {"CPU": 1.0}
+    assert _share(on_gpus, ["train"], 4) == {"CPU": 1.0, "GPU": 1.0}
+    assert _share(on_gpus, ["train", "compute.device=cpu"], 8) == {"CPU": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "expected"),
+    [
+        (
+            [{"CPU": 1.0}, {"CPU": 3.5}],
+            5,
+            "5 workers do not fit: the Ray cluster has 4 cores; use --workers 4 or add nodes",
+        ),
+        ([{"CPU": 0.0}], 1, "the Ray cluster has 0 cores; use --workers 1 or add nodes"),
+        (
+            [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 64.0}],
+            3,
+            "the Ray cluster has 2 GPUs; use --workers 2, train with compute.device=cpu, or add nodes",
+        ),
+        ([{"CPU": 1.0, "GPU": 4.0}], 2, "the Ray cluster has 1 GPUs"),
+    ],
+)
+def test_more_workers_than_slots_are_refused(nodes: list[dict[str, float]], workers: int, expected: str) -> None:
+    with pytest.raises(FailureError) as refused:
+        _share(cluster(*nodes), ["train"], workers)
+    assert expected in str(refused.value)
+
+
+def test_slots_that_others_have_are_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _share(cluster({"CPU": 4.0}, free={"CPU": 1.0}), ["train"], 2)
+    assert capsys.readouterr().err == "waiting: 1 of the 2 slots are free\n"
+
+
+def test_words_travel_when_they_are_flushed() -> None:
+    sent: list[Any] = []
+    wire = Wire(SimpleNamespace(put=sent.append), "stderr")
+    print("one", "two", file=wire)
+    assert sent == []
+    print("three", file=wire, flush=True)
+    wire.flush()
+    assert sent == [("stderr", "one two\nthree\n")]
+    assert not wire.isatty()
+
+
+@pytest.fixture
+def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """What a worker that meets nobody is told."""
+    monkeypatch.setattr(ray_worker, "_meet", lambda on_gpus: None)
+    monkeypatch.chdir(tmp_path)
+
+    def tell(*words: str, folder: Path = tmp_path, restarts: int = 0) -> dict[str, Any]:
+        queue = SimpleNamespace(said=[])
+        queue.put = queue.said.append
+        return {"words": words, "folder": str(folder), "queue": queue, "restarts": restarts, "on_gpus": False}
+
+    return tell
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_a_wrong_word_comes_back_and_nothing_is_started_again(
+    restarts: int, telling: Callable[..., dict[str, Any]]
+) -> None:
+    told = telling("train", "no=thing", "--out", "run", restarts=restarts)
+    assert ray_worker.work(told) == 2
+    [(stream, text)] = told["queue"].said
+    assert (stream, text.count("\n")) == ("stderr", 1)
+    assert text.startswith("ringflow: error: ")
+
+
+def test_a_failure_is_told_and_ray_starts_again(
+    telling: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(words: list[str]) -> int:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr("ringflow.cli.main", fail)
+    told = telling("train")
+    assert ray_worker.work(told) == 1
+    assert told["queue"].said[-1][1].endswith("ZeroDivisionError: a mistake of ours\n")
+    with pytest.raises(ray_worker.FailedHereError):
+        ray_worker.work(telling("train", restarts=1))
+
+
+def test_a_folder_that_a_node_does_not_see_is_one_line(telling: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    told = telling("train", folder=tmp_path / "gone")
+    assert ray_worker.work(told) == 1
+    [(_, text)] = told["queue"].said
+    assert f"cannot see {tmp_path / 'gone'}; start from a folder on a file system that all nodes share\n" in text

@@ -1,0 +1,163 @@
+"""The text of a job, what it does when its processes end, and how it is submitted and followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.launch import slurm
+from ringflow.launch.slurm import Job, follow, job_text
+
+Command = Callable[..., Any]
+Tools = Callable[[str, str], None]
+
+
+def assert_one_line(done: Any, code: int, expected: str) -> None:
+    assert (done.code, done.stderr.count("\n"), done.stdout) == (code, 1, "")
+    assert done.stderr.startswith("ringflow: error: ")
+    assert expected in done.stderr
+
+
+def test_a_job_asks_for_what_it_was_given() -> None:
+    job = Job(nodes=3, tasks_per_node=4, gpus_per_node=4, time="2:00:00", partition="fast", extra=("--qos=high",))
+    asked = [line.removeprefix("#SBATCH ") for line in job_text(["train"], job).splitlines() if "#SBATCH" in line]
+    assert job.processes == 12
+    expected = {"--nodes=3", "--ntasks-per-node=4", "--gpus-per-node=4", "--time=2:00:00", "--partition=fast"}
+    assert expected | {"--qos=high", "--requeue", "--signal=USR1@120", "--open-mode=append"} <= set(asked)
+    assert not any("account" in line for line in asked)
+    assert "gpus" not in job_text(["train"], Job())
+
+
+@pytest.mark.parametrize("time", ["90", "90:00", "2:00:00", "1-12", "1-12:30", "1-12:30:59"])
+def test_times_that_slurm_reads_are_taken(time: str) -> None:
+    assert f"#SBATCH --time={time}\n" in job_text(["train"], Job(time=time))
+
+
+@pytest.mark.parametrize("time", ["", "2h", "1:2:3:4", "-5", "1-", "2:00:00 #", "²"])
+def test_a_time_that_slurm_does_not_read_is_refused_at_once(time: str) -> None:
+    with pytest.raises(UsageError, match=r"is no time limit; give MINUTES, H:MM:SS or DAYS-HOURS"):
+        Job(time=time)
+
+
+def run_job(text: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a job as Slurm would on its first node."""
+    ours = {"SLURM_JOB_ID": "20007", "SLURM_JOB_NODELIST": "node[1-2]", "FOLDER": str(folder)}
+    return subprocess.run(
+        ["bash"], input=text, env={**os.environ, **ours, **variables}, capture_output=True, text=True, timeout=60
+    )
+
+
+SCONTROL = 'if [ "$1" = show ]; then echo node1; echo node2; else echo "$@" >> "$FOLDER/told"; fi'
+SRUN = 'printf "%s\\n" "$@" "$MASTER_ADDR:$MASTER_PORT" "$OMP_NUM_THREADS" "${RANK:-none}"; exit 7'
+
+
+def test_a_job_starts_the_command_word_by_word(tools: Tools, tmp_path: Path) -> None:
+    tools("scontrol", SCONTROL)
+    tools("srun", SRUN)
+    tools("py thon", "echo 12345")
+    words = ["train", "data=my data/it's $HOME", "--out", "runs/a;b"]
+    python = str(tmp_path / "bin" / "py thon")
+    job = Job(cpus_per_task=3)
+    left = {"RANK": "4", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1", "OMP_NUM_THREADS": "64"}
+    done = run_job(job_text(words, job, python), tmp_path, **left)
+    start = ["--cpus-per-task=3", "--kill-on-bad-exit=0", "--wait=60", python, "-m", "ringflow.cli", *words]
+    assert done.stdout.splitlines() == [*start, "node1:12345", "3", "none"], done.stderr
+    assert done.returncode == 7
+    assert not (tmp_path / "told").exists()
+
+
+def test_lines_for_the_shell_come_first_and_decide(tools: Tools, tmp_path: Path) -> None:
+    tools("scontrol", SCONTROL)
+    tools("srun", SRUN)
+    job = Job(setup=("export MASTER_PORT=29500 OMP_NUM_THREADS=2", "export MASTER_ADDR=node1-ib"))
+    done = run_job(job_text(["train"], job), tmp_path)
+    assert done.stdout.splitlines()[-3:] == ["node1-ib:29500", "2", "none"], done.stderr
+    done = run_job(job_text(["train"], Job(setup=("no-such-program",))), tmp_path)
+    assert (done.returncode, done.stdout) == (127, ""), "nothing is started after a line that failed"
+
+
+@pytest.mark.parametrize(("code", "told"), [(75, "requeue 20007\n"), (0, None), (1, None), (137, None)])
+def test_a_job_that_was_told_to_stop_puts_itself_back_into_the_queue(
+    code: int, told: str | None, tools: Tools, tmp_path: Path
+) -> None:
+    tools("scontrol", SCONTROL)
+    tools("srun", f"exit {code}")
+    assert run_job(job_text(["train"], Job()), tmp_path).returncode == code
+    found = tmp_path / "told"
+    assert (found.read_text() if found.exists() else None) == told
+
+
+def test_a_job_can_be_looked_at(command: Command) -> None:
+    words = ["--nodes", 2, "--gpus-per-node", 4, "--notice", 300, "--setup", "module load cuda", "conda activate a b"]
+    words += ["--option=--qos=fast", "--", "train", "data=a b", "--out", "run"]
+    done = command("launch", "slurm", "--dry-run", "--json", *words)
+    shown = json.loads(done.stdout)
+    assert (done.code, shown["processes"]) == (0, 8)
+    assert "#SBATCH --qos=fast\n" in shown["job"]
+    assert "#SBATCH --signal=USR1@300\n" in shown["job"]
+    assert "\nmodule load cuda\nconda activate a b\n" in shown["job"]
+    assert "train 'data=a b' --out run" in shown["job"]
+    assert command("launch", "slurm", "--dry-run", *words).stderr.strip() == shown["job"].strip()
+
+
+def test_a_job_is_submitted_or_the_reason_is_one_line(
+    command: Command, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_one_line(command("launch", "slurm", "--time", "2h", "--", "train"), 2, "--time '2h' is no time limit")
+    assert_one_line(command("launch", "slurm", "--", "train"), 1, "sbatch is not on the path")
+    tools("sbatch", 'cat > job; echo "42;cluster"')
+    done = command("launch", "slurm", "--json", "--", "train")
+    assert json.loads(done.stdout) == {"job_id": "42", "processes": 1}
+    assert "submitted as job 42; its output is in ringflow-42.out" in done.stderr
+    assert (tmp_path / "job").read_text() == job_text(["train"], Job())
+    tools("sbatch", "echo 'sbatch: error: no such\npartition' >&2; exit 1")
+    assert_one_line(command("launch", "slurm", "--", "train"), 1, "sbatch refused the job: no such partition")
+
+
+def test_a_job_is_followed_through_the_queue_to_its_end(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(slurm, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    output, looks = tmp_path / "ringflow-42.out", tmp_path / "looks"
+    states = ["PENDING", "RUNNING", "REQUEUED", "PENDING", "RUNNING", "FAILED"]
+    answers = [
+        f"JobId=42 JobState={state} Restarts=1 ExitCode={'3' if state == 'FAILED' else '0'}:0" for state in states
+    ]
+    cases = "\n".join(f'{number}) echo "{answer}";;' for number, answer in enumerate(answers))
+    say = f'echo "look $n" >> {output}; echo -n "half" >> {output}'
+    tools("scontrol", f"echo -n x >> {looks}; n=$(($(cat {looks} | wc -c) - 1)); {say}\ncase $n in\n{cases}\nesac")
+    tools("wc", "exec /usr/bin/wc -c")
+    assert follow("42", output) == 3
+    said = capsys.readouterr().err
+    assert said == "look 0\n" + "".join(f"halflook {n}\n" for n in range(1, len(states)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("echo JobState=TIMEOUT ExitCode=0:15", "job 42 ended as TIMEOUT, see .*out; submit it again"),
+        ("echo JobState=CANCELLED ExitCode=0:15", "job 42 ended as CANCELLED"),
+        ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", "Slurm has forgotten job 42"),
+    ],
+)
+def test_a_job_that_did_not_end_by_itself_is_one_line(answer: str, expected: str, tools: Tools, tmp_path: Path) -> None:
+    tools("scontrol", answer)
+    with pytest.raises(FailureError, match=expected):
+        follow("42", tmp_path / "ringflow-42.out")
+
+
+def test_a_controller_that_is_down_is_waited_for(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    tools(
+        "scontrol",
+        f"[ -e {tmp_path}/again ] || {{ touch {tmp_path}/again; exit 1; }}; echo JobState=COMPLETED ExitCode=0:0",
+    )
+    assert follow("42", tmp_path / "ringflow-42.out") == 0
