@@ -6,6 +6,7 @@ is called `cuda`), an Intel GPU (`xpu`) or a Gaudi (`hpu`) is used like any othe
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -23,14 +24,22 @@ R = TypeVar("R")
 
 #: Accelerators that `auto` passes over: no double precision, no variable-length attention.
 _NOT_BY_ITSELF = ("mps",)
+#: Variables by which launchers show a process some of the accelerators only.
+_SEEN = (
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "HABANA_VISIBLE_DEVICES",
+)
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "failed to allocate")
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; `auto` is the accelerator torch finds, else the CPU."""
+    """The device of this name; `auto` is the accelerator torch finds, else the CPU. Processes of one machine have one each."""
     if name == "auto":
         found = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if found is None or found.type in _NOT_BY_ITSELF else found
+        return torch.device("cpu") if found is None or found.type in _NOT_BY_ITSELF else _own(found)
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).add_(1.0).item()
@@ -38,7 +47,23 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, ImportError, AttributeError) as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
         raise UsageError(f"device '{name}' cannot be used here ({reason}); use the device cpu") from None
-    return device
+    return _own(device)
+
+
+def _own(device: torch.device) -> torch.device:
+    """The accelerator of this process, where several were started on a machine and none is named by number."""
+    if not is_accelerator(device) or device.index is not None or "LOCAL_RANK" not in os.environ:
+        return device
+    number, there = int(os.environ["LOCAL_RANK"]), torch.accelerator.device_count()
+    if there == 1 and any(name in os.environ for name in _SEEN):
+        number = 0  # whoever started the processes lets each see its own alone
+    if number >= there:
+        raise UsageError(
+            f"process {number} of this machine has no {device.type} of its own, there are {there}; "
+            f"start at most {there} per machine, or give compute.device=cpu"
+        )
+    torch.accelerator.set_device_index(number)
+    return torch.device(device.type, number)
 
 
 def is_accelerator(device: torch.device) -> bool:

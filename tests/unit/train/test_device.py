@@ -134,3 +134,23 @@ def test_no_other_module_of_the_training_names_an_accelerator():
     word = re.compile(r"\b(cuda|hip|xpu|hpu|mps)\b")
     guilty = [path.name for path in folder.glob("*.py") if word.search(path.read_text(encoding="utf-8"))]
     assert guilty == [Path(device_module.__file__).name]
+
+
+def test_processes_of_a_machine_have_an_accelerator_each(monkeypatch: pytest.MonkeyPatch):
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: GPU)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert choose_device("auto") == GPU
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert choose_device("auto") == torch.device("cuda:1")
+    assert chosen == [1]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(
+        UsageError, match=r"process 2 of this machine has no cuda of its own, there are 2; start at most 2"
+    ):
+        choose_device("auto")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")  # a launcher that shows every process its own
+    assert choose_device("auto") == torch.device("cuda:0")
