@@ -84,7 +84,7 @@ def _git(checkout: Path, *arguments: str) -> str | None:
     """Output of a git command, None without git or without a commit."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, check=True, timeout=60
+            ["git", "--no-optional-locks", "-C", str(checkout), *arguments], capture_output=True, text=True, check=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError):
         return None
