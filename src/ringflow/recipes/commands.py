@@ -33,6 +33,7 @@ def train_command(
     """Train a network, from datasets or from the simulation running beside it.
 
     An interrupted training goes on where it stopped when the same command is given again; `ringflow train --out RUN` suffices.
+    With `profile=true` it measures what the time of every step goes into, and writes a report of it.
 
     Parameters
     ----------

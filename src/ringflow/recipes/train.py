@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
 from ringflow.models.file import load_model
 from ringflow.recipes.models import model_file
+from ringflow.recipes.profiling import measured, profile_page, require_measurable
 from ringflow.recipes.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.recipes.training_data import TrainingData, detector_name, fingerprint, open_training_data, require_data
 from ringflow.recipes.validation import Validation
-from ringflow.train import trainer
-from ringflow.train.checkpoint import refuse_other_settings
+from ringflow.train import asynchronous, trainer
+from ringflow.train.checkpoint import flat, refuse_other_settings
 from ringflow.train.device import choose_device
 from ringflow.train.keeper import Assignment
 from ringflow.train.parallel.places import Places, require_spreadable
@@ -37,19 +38,36 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dic
     Several processes that were started together train one network.
     """
     device = choose_device(settings.compute.device)
-    with joined(device, settings.compute.timeout) as team:
-        settings = team.first(lambda: _resolved(settings, out, team.size, overwrite))
+    with _joined(settings, device) as team:
         team.agree("version of ringflow", __version__)
+        team.agree_on({f"another {name}": value for name, value in flat(_common(settings, out))})
+        settings = team.first(lambda: _resolved(settings, out, team.size, overwrite))
         team.agree("version of the data", fingerprint(settings))
         with team.first_holds(lambda: _claimed(settings, out, overwrite)):
             return _train(settings, out, device, team)
+
+
+def _common(settings: TrainSettings, out: Path) -> dict[str, Any]:
+    """What all processes are started with; devices may have other names on other machines."""
+    words = settings.model_dump(mode="json", exclude={"compute": {"device"}})
+    return {**words, "--out": str(out.absolute())}
+
+
+def _joined(settings: TrainSettings, device: torch.device) -> AbstractContextManager[Team]:
+    """The processes that train together."""
+    if settings.sync == "allreduce":
+        return joined(device, settings.compute.timeout)
+    return asynchronous.joined(settings)
 
 
 def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
     """The settings with what follows from a start file and from the number of processes; refused if they cannot be."""
     settings = _from_its_start(settings, out)
     require_spreadable(settings, size)
+    require_measurable(settings)
     copies = Places.of(0, size, settings.compute.strategy, settings.compute.parts).copies
+    if settings.sync != "allreduce":
+        copies -= 1  # the master has no events
     settings = _in_lanes(settings, None if overwrite else out, copies)
     require_data(settings)
     return settings
@@ -62,8 +80,9 @@ def _in_lanes(settings: TrainSettings, gone_on_with: Path | None, size: int) -> 
         before = settings_of(gone_on_with) if gone_on_with and has_checkpoint(gone_on_with) else None
         lanes = TrainSettings.resolve(before).source.lanes if before else size
     if lanes % size:
+        who = "processes" if settings.sync == "allreduce" else "workers"
         raise UsageError(
-            f"{size} processes cannot share {lanes} lanes evenly; start a number that divides {lanes}, or train anew with "
+            f"{size} {who} cannot share {lanes} lanes evenly; start a number that divides {lanes}, or train anew with "
             f"source.lanes={-(-lanes // size) * size}"
         )
     return settings.model_copy(update={"source": settings.source.model_copy(update={"lanes": lanes})})
@@ -81,15 +100,27 @@ def _claimed(settings: TrainSettings, out: Path, overwrite: bool) -> Iterator[No
 
 
 def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team) -> dict[str, Any]:
-    compute = settings.compute
-    lanes = Places.of(team.rank, team.size, compute.strategy, compute.parts).lanes(settings.source.lanes)
+    lanes = _lanes(settings, team)
     with open_training_data(settings, device, out, lanes) as data:
         validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
         if validate is None and team.is_first:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
         assignment = Assignment(_without_workers(settings), data.validation, validate, out, _card(settings, data))
-        result = trainer.train(assignment, data.sources, team)
-    return {"path": str(out), "device": str(device), "processes": team.size, **asdict(result)}
+        if isinstance(team, asynchronous.Crew):
+            result = asynchronous.train(assignment, data.sources, team)
+        else:
+            with measured(settings, out, device, team) as phases:
+                result = trainer.train(assignment, data.sources, team, phases)
+    profile = profile_page(settings, out)
+    return {"path": str(out), "device": str(device), "processes": team.size, "profile": profile, **asdict(result)}
+
+
+def _lanes(settings: TrainSettings, team: Team) -> Sequence[int]:
+    """The lanes that this process takes."""
+    compute, lanes = settings.compute, settings.source.lanes
+    if isinstance(team, asynchronous.Crew):
+        return team.lanes(lanes)
+    return Places.of(team.rank, team.size, compute.strategy, compute.parts).lanes(lanes)
 
 
 def _from_its_start(settings: TrainSettings, out: Path) -> TrainSettings:

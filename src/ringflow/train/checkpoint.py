@@ -159,7 +159,7 @@ def _sha256(tensors: bytes, content: Mapping[str, Any]) -> str:
 
 def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """An error if a training cannot go on with these settings."""
-    was, wanted = (dict(_flat(settings)) for settings in (before, now))
+    was, wanted = (dict(flat(settings)) for settings in (before, now))
     for name in sorted(was.keys() | wanted.keys()):
         if name.split(".")[0] not in _FREE and was.get(name) != wanted.get(name):
             raise UsageError(
@@ -168,9 +168,10 @@ def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], fol
             )
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings and their values, with the sections in their names."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value

@@ -179,17 +179,30 @@ class TrainingStep:
 
         Whatever is drawn depends on the seed of a batch: lanes may be shared out among processes in any way.
         """
+        self.redraw(step)
+        sums = self.gradients(batches)
+        length = self.move(step, rate)
+        self.records.add(step + 1, tuple(batch.position for batch in batches), {**sums, "gradient": length})
+
+    def redraw(self, step: int) -> None:
+        """Draw other random features, if step number `step` is one that begins so."""
         if self._redraw_steps and step and step % self._redraw_steps == 0:
             redraw(self.model, torch.Generator().manual_seed(mixed_seed(self._settings.seed, step)))
+
+    def gradients(self, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
+        """Leave the gradients of batches, taken as one, in the weights; the terms of their loss."""
         divided_by = self._norms(batches)
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self.spread.accumulate(batches, self._prepared, self._objective, divided_by)
+        return self.spread.accumulate(batches, self._prepared, self._objective, divided_by)
+
+    def move(self, step: int, rate: float) -> Tensor:
+        """Move the weights along their gradients, and the average after them; the length of the gradient."""
         with self._phases("optimizer"):
             length = self.spread.clip(self._clip)
             set_rate(self.optimizer, rate)
             self.optimizer.step()
             self.average.update(step)
-        self.records.add(step + 1, tuple(batch.position for batch in batches), {**sums, "gradient": length})
+        return length
 
     def _prepared(self, batch: TrainingBatch) -> tuple[ElementBatch, tuple[Tensor, Tensor]]:
         """What the network shall see of a batch; the generators are then as its seed and nothing else made them."""
@@ -203,6 +216,6 @@ class TrainingStep:
         if len(batches) == 1 and self._team.size == 1:
             return None
         total = torch.stack([norms(batch.elements, self._settings.loss) for batch in batches]).sum(0)
-        with self._phases("communication"):
+        with self._phases("idle"):
             self._team.add_(total)
         return total / self._team.size

@@ -10,8 +10,10 @@ MASTER_ADDR and MASTER_PORT. Without them a process is alone, and nothing here c
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from itertools import count
@@ -60,6 +62,10 @@ class Team:
         """What every process has, by rank."""
         return [thing]
 
+    def bring(self, thing: T) -> list[T]:
+        """What every process has, by rank, in the first process; nothing elsewhere."""
+        return [thing]
+
     def gather_(self, tensor: Tensor) -> list[Tensor]:
         """Everybody's tensor on the device, all of one shape, by rank."""
         return [tensor]
@@ -99,11 +105,16 @@ class Team:
 
     def agree(self, what: str, mine: object) -> None:
         """An error if the processes differ in something."""
-        said = self.gather(mine)
-        if other := next((rank for rank, theirs in enumerate(said) if theirs != said[0]), None):
-            error = UsageError(f"process {other} has another {what} than process 0; give all of them the same")
-            error.told = not self.is_first
-            raise error
+        self.agree_on({f"another {what}": mine})
+
+    def agree_on(self, mine: Mapping[str, object]) -> None:
+        """An error if the processes differ in one of several things, by what a process that does is told to have."""
+        said = self.gather(dict(mine))
+        for rank, theirs in enumerate(said):
+            if found := next((name for name in mine if theirs[name] != said[0][name]), None):
+                error = UsageError(f"process {rank} has {found} than process 0; give all of them the same")
+                error.told = not self.is_first
+                raise error
 
 
 class Sending(NamedTuple):
@@ -148,6 +159,11 @@ class Together(Team):
     def gather(self, thing: T) -> list[T]:
         everybody: list[Any] = [None] * self.size
         dist.all_gather_object(everybody, thing, group=self._host or self._group)
+        return everybody
+
+    def bring(self, thing: T) -> list[T]:
+        everybody: list[Any] = [None] * self.size if self.is_first else []
+        dist.gather_object(thing, everybody or None, group=self._host or self._group, group_dst=0)
         return everybody
 
     def gather_(self, tensor: Tensor) -> list[Tensor]:
@@ -199,10 +215,16 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[T
         _meet(device, timedelta(seconds=timeout))
     except (RuntimeError, ValueError) as error:  # what torch raises depends on where it waits
         reason = " ".join(str(error).split())[:160]
+        if "EADDRINUSE" in reason or "already in use" in reason:
+            raise FailureError(f"something else listens at {address}; give another MASTER_PORT") from None
         raise FailureError(f"the processes did not meet at {address} ({reason}); are all of them started?") from None
     try:
         yield Together(device)
+    except RingflowError as error:
+        _forget(error)
+        raise
     except RuntimeError as error:
+        _forget(error)
         if not _is_lost_peer(error):
             raise
         reason = " ".join(str(error).split())[:160]
@@ -211,6 +233,12 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[T
         ) from None
     finally:
         dist.destroy_process_group()
+
+
+def _forget(error: BaseException) -> None:
+    """Let go of what an error remembers of the work it came from: a network that outlives its group aborts the process."""
+    traceback.clear_frames(error.__traceback__)
+    gc.collect()
 
 
 _meetings = count()

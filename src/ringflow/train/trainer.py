@@ -120,6 +120,7 @@ class _Run:
                 late, stop = self._take_step()
                 if self._step.records.full:
                     self._look(monitor)
+                self._phases.end_step(self._state.step, self._state.events - events_before)
                 if self._state.events // every > events_before // every or self.keeper.finished:
                     self._look(monitor)
                     self.keeper.validate(self._step.average.model(), monitor)
@@ -154,7 +155,6 @@ class _Run:
         state.step, state.events = state.step + 1, state.events + int(events)
         state.computed += int(computed)
         state.padding += int(computed - real)
-        self._phases.end_step(state.step, int(events))
         return bool(speaks), bool(stop)
 
     def _rate(self, events: int) -> float:
@@ -166,7 +166,8 @@ class _Run:
 
     def _look(self, monitor: Monitor | Silence) -> None:
         """Read what the last steps gave; this waits for the device, so the clock is right afterwards."""
-        records = self._step.records.read()
+        with self._phases("idle"):
+            records = self._step.records.read()
         now = time.perf_counter()
         self._state.step_seconds += now - self._mark
         self._mark = now

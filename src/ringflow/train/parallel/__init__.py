@@ -36,7 +36,7 @@ def spread_over(
     if compute.strategy == "shard":
         from ringflow.train.parallel.shard import Sharded
 
-        return Sharded(model, places, phases)
+        return Sharded(model, places, device, phases)
     from ringflow.train.parallel.replicate import Replicated
 
     return Replicated(model, places, device, phases)

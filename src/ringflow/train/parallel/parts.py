@@ -45,7 +45,8 @@ class InParts(Spread):
         held = [(name, weight.grad) for name, weight in self.held() if weight.grad is not None]
         counted = [gradient for name, gradient in held if self.counts(name)]
         squares = torch.stack(torch._foreach_norm(counted)).square().sum()
-        self._within.add_(squares)
+        with self._phases("communication"):
+            self._within.add_(squares)
         length = squares.sqrt()
         shorter = (longest / (length + 1e-6)).clamp(max=1.0)  # as torch does it
         torch._foreach_mul_([gradient for _, gradient in held], shorter)

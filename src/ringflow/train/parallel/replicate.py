@@ -23,6 +23,7 @@ class Replicated(Spread):
         # They are the same everywhere. The argument for it was renamed in torch 2.13, the attribute works in all versions.
         self.replicas.broadcast_buffers = False
         self.network = self.replicas
+        phases.watch(self.replicas)
 
     def adding_up(self, now: bool) -> AbstractContextManager[None]:
         return nullcontext() if now else self.replicas.no_sync()

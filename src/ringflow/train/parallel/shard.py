@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -19,11 +20,13 @@ from ringflow.train.phases import Phases
 class Sharded(Spread):
     """Fully sharded data parallel."""
 
-    def __init__(self, model: Model, places: Places, phases: Phases) -> None:
+    def __init__(self, model: Model, places: Places, device: torch.device, phases: Phases) -> None:
         super().__init__(model, places, phases)
+        mesh = init_device_mesh(device.type, (places.copies,))  # else an accelerator that is there, used or not
         for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        phases.watch(model)
 
     def whole(self, name: str, tensor: Tensor) -> Tensor:
         return _whole(tensor)

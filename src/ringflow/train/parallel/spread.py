@@ -66,9 +66,9 @@ class Spread:
         """Leave the gradients of batches in the weights; the sums of the terms of their loss."""
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches, start=1):
-            elements, turns = prepare(batch)
             with self.adding_up(now=number == len(batches)):
                 with self._phases("forward"):
+                    elements, turns = prepare(batch)
                     terms = loss(elements, batch.layout, turns, divided_by)
                 with self._phases("backward"):
                     torch.autograd.backward(terms["total"])

@@ -8,7 +8,7 @@ gradients, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,14 @@ class Sliced(InParts):
 
     def __init__(self, model: Model, places: Places, team: Team, phases: Phases) -> None:
         super().__init__(_slice_of(model, places), places, team, phases)
+        adding = Adding(self._within, phases)
         for block in self.model.blocks:
             for name in (*_WIDENING, *_NARROWING):
                 if name.startswith("mixer") and model.settings.backbone == "mlp":
                     continue
                 parent, _, own = name.rpartition(".")
                 kind = Widening if name in _WIDENING else Narrowing
-                setattr(block.get_submodule(parent), own, kind(block.get_submodule(name), self._within))
+                setattr(block.get_submodule(parent), own, kind(block.get_submodule(name), adding))
 
     def counts(self, name: str) -> bool:
         return self.places.part == 0 or _axis(name) is not None
@@ -93,28 +94,40 @@ def _slice_of(model: Model, places: Places) -> Model:
     return part.train()
 
 
+class Adding(NamedTuple):
+    """Adds up what the parts of a copy have."""
+
+    team: Team
+    phases: Phases
+
+    def __call__(self, tensor: Tensor) -> None:
+        """Put the sum in the place of everybody's."""
+        with self.phases("communication"):
+            self.team.add_(tensor)
+
+
 class Widening(nn.Linear):
     """Some outputs of a layer whose inputs all parts have."""
 
-    def __init__(self, layer: nn.Module, team: Team) -> None:
+    def __init__(self, layer: nn.Module, adding: Adding) -> None:
         nn.Module.__init__(self)
         self.weight, self.bias = _weights_of(layer)
-        self._team = team
+        self._adding = adding
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(_Shared.apply(x, self._team), self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return linear(_Shared.apply(x, self._adding), self.weight, self.bias)  # type: ignore[no-untyped-call]
 
 
 class Narrowing(nn.Linear):
     """A layer some of whose inputs are here; all parts have its outputs."""
 
-    def __init__(self, layer: nn.Module, team: Team) -> None:
+    def __init__(self, layer: nn.Module, adding: Adding) -> None:
         nn.Module.__init__(self)
         self.weight, self.bias = _weights_of(layer)
-        self._team = team
+        self._adding = adding
 
     def forward(self, x: Tensor) -> Tensor:
-        total: Tensor = _Added.apply(linear(x, self.weight), self._team)  # type: ignore[no-untyped-call]
+        total: Tensor = _Added.apply(linear(x, self.weight), self._adding)  # type: ignore[no-untyped-call]
         return total + self.bias
 
 
@@ -127,14 +140,14 @@ class _Shared(torch.autograd.Function):
     """What all parts have and each uses in its own way: their gradients are added up."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, team: Team) -> Tensor:
-        ctx.team = team
+    def forward(ctx: Any, x: Tensor, add_up: Adding) -> Tensor:
+        ctx.add_up = add_up
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         total = gradient.clone(memory_format=torch.contiguous_format)
-        ctx.team.add_(total)
+        ctx.add_up(total)
         return total, None
 
 
@@ -142,9 +155,9 @@ class _Added(torch.autograd.Function):
     """The sum over parts; its gradient is everybody's."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, team: Team) -> Tensor:
+    def forward(ctx: Any, x: Tensor, add_up: Adding) -> Tensor:
         total = x.clone()
-        team.add_(total)
+        add_up(total)
         return total
 
     @staticmethod
