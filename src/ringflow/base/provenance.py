@@ -83,9 +83,9 @@ def code_version() -> dict[str, Any] | None:
 def _git(checkout: Path, *arguments: str) -> str | None:
     """Output of a git command, None without git or without a commit."""
     try:
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(checkout), *arguments], capture_output=True, text=True, check=True, timeout=60
-        )
+        # A status that takes a lock, and is killed with its training, leaves the checkout locked.
+        words = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
