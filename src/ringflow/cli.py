@@ -1,7 +1,7 @@
 """The command table. Every command imports its work late, so that help starts at once.
 
 People read stderr; stdout carries JSON and nothing else, when `--json` asks for it.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped by a signal and to be started again, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from ringflow.bench.commands import bench
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
 from ringflow.recipes.commands import demo, evaluate, prune, train
+from ringflow.recipes.scaling_commands import scaling_model
 from ringflow.recipes.use_commands import export, reconstruct, serve
+from ringflow.spark.commands import perceptron
 
 if TYPE_CHECKING:
     from ringflow.sim.settings import SimulateSettings
@@ -50,7 +52,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for command in (bench, demo, evaluate, export, launch, prune, reconstruct, serve, train):
+for command in (bench, demo, evaluate, export, launch, perceptron, prune, reconstruct, scaling_model, serve, train):
     app.command(command)
 
 

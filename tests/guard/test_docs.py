@@ -12,7 +12,7 @@ from ringflow.cli import app
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
-COMMAND = re.compile(r"^(?:\$ |\.venv/bin/)?ringflow (\w+)", flags=re.MULTILINE)
+COMMAND = re.compile(r"^(?:\$ |\.venv/bin/)?ringflow ([\w-]+)", flags=re.MULTILINE)
 
 
 def dead_links(page: Path) -> list[str]:

@@ -18,6 +18,7 @@ COMMANDS = {
     "bench infer",
     "bench loader",
     "bench model",
+    "bench scaling",
     "bench serve",
     "bench simulate",
     "bench train",
@@ -30,9 +31,13 @@ COMMANDS = {
     "export",
     "launch local",
     "launch mpi",
+    "launch ray",
     "launch slurm",
+    "launch spark",
+    "perceptron",
     "prune",
     "reconstruct",
+    "scaling-model",
     "serve",
     "simulate",
     "train",
@@ -84,7 +89,7 @@ def test_a_command_speaks_json(path: tuple[str, ...]) -> None:
 @each_command
 def test_the_reference_names_the_command_and_its_options(path: tuple[str, ...]) -> None:
     text = REFERENCE.read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## `ringflow ([\w ]+)`\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE))
+    sections = dict(re.findall(r"^## `ringflow ([\w -]+)`\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE))
     section = sections[" ".join(path)]
     named = {option.name for option in options(path) if option.name.startswith("--")}
     assert named - {"--json"} == set(re.findall(r"^\| `(--[\w-]+)", section, flags=re.MULTILINE))

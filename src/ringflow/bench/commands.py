@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from ringflow.base.options import Count, DatasetFolder, Detector, Device, Json, Overrides, Several, Workers
+from ringflow.base.options import Count, DatasetFolder, Detector, Device, Json, Overrides, Several, Switch, Workers
 from ringflow.base.output import finish, print_json, show_summary
 
 Seconds = Annotated[float, Parameter(validator=Number(gt=0), help="How long to time the training.")]
@@ -157,6 +157,55 @@ def bench_train(
     shown = result if as_json else {name: value for name, value in result.items() if name != "settings"}
     show_summary("Training speed", shown, as_json=as_json)
     finish(None, "ringflow bench loader DATASET")
+
+
+@bench.command(name="scaling")
+def bench_scaling(
+    preset: Annotated[str, Parameter(help="Preset or settings file of the training.")] = "clic_small",
+    /,
+    *overrides: Overrides,
+    engines: Annotated[
+        tuple[str, ...], Several, Parameter(help="local, ray, spark, mpi, slurm; all unless given.")
+    ] = (),
+    workers: Annotated[tuple[Count, ...], Several, Parameter(help="Numbers of processes; 1 and 2 unless given.")] = (),
+    ring: Annotated[
+        tuple[Count, ...], Several, Parameter(help="Processes whose bytes are counted; 2, 4 and 8 unless given.")
+    ] = (),
+    strategy: Annotated[
+        Literal["replicate", "shard", "tensor", "pipeline"] | None,
+        Parameter(help="How processes share the network, as compute.strategy."),
+    ] = None,
+    elements: Annotated[Count, Parameter(help="Elements per event.")] = 128,
+    seconds: Seconds = 10.0,
+    rounds: Annotated[Count, Parameter(help="Rounds, of which the fastest counts.")] = 3,
+    threads: Annotated[Count, Parameter(help="Threads of a process that compute.")] = 1,
+    address: Annotated[str | None, Parameter(help="Ray cluster; one is started here unless given.")] = None,
+    master: Annotated[str | None, Parameter(help="Spark cluster; one is started here unless given.")] = None,
+    apart: Annotated[
+        bool, Switch, Parameter(help="In processes started together: train apart, with no word to each other.")
+    ] = False,
+    out: Annotated[Path | None, Parameter(help="Write the result into this JSON file, too.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time the training of several processes against that of one, by what starts them; count the bytes they send.
+
+    Started by `ringflow launch`, or by anything else that starts processes together, it times those.
+    """
+    if "=" in preset:  # no preset: an override comes first
+        overrides, preset = (preset, *overrides), "clic_small"
+    from ringflow.bench import scaling as timing
+    from ringflow.bench.scaling_start import Place
+    from ringflow.train.settings import TrainSettings
+
+    more = [] if strategy is None else [f"compute.strategy={strategy}"]
+    settings = TrainSettings.resolve(preset, [*overrides, *more])
+    plan = timing.Plan(
+        engines, workers or (1, 2), ring or (2, 4, 8), elements, seconds, rounds, Place(threads, address, master)
+    )
+    result = timing.run_here(settings, plan, apart=apart) if timing.is_one_of_a_team() else timing.run(settings, plan)
+    timing.keep(result, out)
+    timing.show(result, as_json=as_json)
+    finish(out, f"ringflow scaling-model --check {out}" if out else "ringflow bench scaling --out scaling.json")
 
 
 @bench.command(name="loader")

@@ -16,7 +16,7 @@ from ringflow.base.output import print_json
 launch = App(name="launch", help="Run a command in several processes, on this machine or on a cluster.")
 
 #: Commands whose processes know how to work together.
-TOGETHER = ("train",)
+TOGETHER = ("train", "bench scaling")
 
 Words = Annotated[str, Parameter(allow_leading_hyphen=True, help="The command and its options, after `--`.")]
 Workers = Annotated[Count, Parameter(help="Processes that work together.")]
@@ -155,7 +155,8 @@ def slurm(
 
 
 def _checked(words: tuple[str, ...], as_json: bool) -> list[str]:
-    if not words or words[0] not in TOGETHER:
+    said = " ".join(words)
+    if not any(f"{said} ".startswith(f"{command} ") for command in TOGETHER):
         given = f"not {words[0]!r}" if words else "but nothing was given"
         raise UsageError(f"give a command that processes can share after `--` ({', '.join(TOGETHER)}), {given}")
     return [*words, *(["--json"] if as_json and "--json" not in words else [])]

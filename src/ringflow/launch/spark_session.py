@@ -14,6 +14,8 @@ from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
 
 _SECONDS_FOR_WORKERS = 60.0
+#: Seconds without a new worker after which no more are expected: those of a standalone master start all at once.
+_SECONDS_FOR_MORE = {"spark://": 10.0}
 _LOOPBACK = ("localhost", "127.0.0.1")
 
 
@@ -120,5 +122,25 @@ def await_workers(context: Any) -> None:
         if time.monotonic() > until:
             raise FailureError(
                 f"{context.master} has no free worker since {_SECONDS_FOR_WORKERS:.0f} s; start one, or end other work on it"
+            )
+        time.sleep(0.1)
+
+
+def require_slots(context: Any, wanted: int) -> None:
+    """Wait until so many tasks can run at once; an error when no more come, for Spark itself would try for minutes."""
+    await_workers(context)
+    scala = context._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    seconds = next(
+        (s for start, s in _SECONDS_FOR_MORE.items() if context.master.startswith(start)), _SECONDS_FOR_WORKERS
+    )
+    slots, since = 0, time.monotonic()
+    while (found := int(scala.maxNumConcurrentTasks(profile))) < wanted:
+        if found != slots:
+            slots, since = found, time.monotonic()
+        if context.master.startswith("local") or time.monotonic() - since > seconds:
+            raise FailureError(
+                f"{wanted} workers do not fit: {context.master} has {found} free slots; use --workers {max(found, 1)}, or "
+                "give it more cores"
             )
         time.sleep(0.1)

@@ -221,24 +221,20 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[T
     try:
         yield Together(device)
     except RingflowError as error:
-        _forget(error)
+        traceback.clear_frames(error.__traceback__)
         raise
     except RuntimeError as error:
-        _forget(error)
         if not _is_lost_peer(error):
             raise
+        traceback.clear_frames(error.__traceback__)
         reason = " ".join(str(error).split())[:160]
         raise FailureError(
             f"another process of this training ended ({reason}); start it again: it goes on from the last checkpoint"
         ) from None
     finally:
+        # A network that outlives its group, in the frames of an error or in a cycle of references, aborts the process at its end.
+        gc.collect()
         dist.destroy_process_group()
-
-
-def _forget(error: BaseException) -> None:
-    """Let go of what an error remembers of the work it came from: a network that outlives its group aborts the process."""
-    traceback.clear_frames(error.__traceback__)
-    gc.collect()
 
 
 _meetings = count()

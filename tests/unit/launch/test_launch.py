@@ -125,7 +125,7 @@ def test_starts_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("words", "said"), [(["simulate", "ttbar"], "not 'simulate'"), ([], "but nothing was given")])
 def test_a_command_that_cannot_be_shared_is_one_line(how: str, words: list[str], said: str, command: Command) -> None:
     done = command("launch", how, "--", *words)
-    assert_one_line(done, 2, f"give a command that processes can share after `--` (train), {said}")
+    assert_one_line(done, 2, f"give a command that processes can share after `--` (train, bench scaling), {said}")
 
 
 @pytest.mark.parametrize("how", ["local", "ray", "mpi"])
