@@ -99,7 +99,7 @@ class _Watch:
             if failed_at is None and self._store.check([_FAILED]):
                 failed_at = now
             stopped = self._is_over or (failed_at is not None and now - failed_at > _SECONDS_OF_GRACE)
-            if False:
+            if stopped:
                 child.terminate()
 
     def _ended(self, code: int, answer: bytes, stopped: bool = False) -> Ended:

@@ -22,7 +22,9 @@ from ringflow.event.block import EventBlock
 from ringflow.infer.frames import table_of
 from ringflow.spark.events import _finish, _written, learning_columns, split_rule
 
-BLOCK = fake_block(100, 130)
+_MADE = fake_block(100, 130)
+#: Numbers of which a rule by remainders would hold out none.
+BLOCK = EventBlock(10 * _MADE.event_number, _MADE.collections)
 ALL = columns_of(BLOCK)
 NAMES = ["event_number", *(f"{name}_{column}" for name, part in ALL.items() for column in part)]
 
@@ -87,7 +89,7 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
     [
         ("track", 99, "is on track 99 and cluster -?\\d+, which are not there; count from 0"),
         ("cluster", -1, "is on track -1 and cluster -1, which are not there"),
-        ("energy", np.inf, "target energy is inf in event 100"),
+        ("energy", np.inf, "target energy is inf in event 1000"),
     ],
 )
 def test_truth_that_is_on_no_element_is_refused(column: str, value: float, said: str, tmp_path: Path) -> None:

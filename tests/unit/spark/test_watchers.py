@@ -7,12 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.distributed import TCPStore
+
+sys.path.append(str(Path(__file__).parents[2] / "distributed"))
+
+from process_tree import descendants
 
 from ringflow.base.errors import FailureError, RingflowError, UsageError
 from ringflow.launch import spark
@@ -42,10 +47,12 @@ def watched(code: str, folder: Path | str) -> tuple[list[Any], str]:
         for rank in "01"
     ]
     try:
-        said = [process.communicate(timeout=120) for process in started]
+        said = [process.communicate(timeout=60) for process in started]
     finally:
-        for process in started:
-            process.kill()
+        left = [pid for process in started for pid in (*descendants(process.pid), process.pid)]
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     assert [process.returncode for process in started] == [0, 0], said
     assert said[1][0].strip() == "None"
     return eval(said[0][0]), "".join(error for _, error in said)
