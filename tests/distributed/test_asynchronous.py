@@ -106,6 +106,7 @@ def test_downpour_with_one_worker_is_an_ordinary_training(run: str, one_worker: 
     assert load_model(one_worker / run / "last.safetensors").card["training"]["steps"] >= 20
 
 
+@pytest.mark.heavy
 def test_batches_between_two_talks_are_as_one(one_worker: Path, dataset: Path, tmp_path: Path):
     alone = train_alone(dataset, tmp_path / "alone", (*TINY, "length.events=40"))  # a batch of both lanes in every step
     assert_same_training(one_worker / "together", alone)
@@ -189,6 +190,7 @@ def test_two_workers_share_the_events(run: str, two_workers: Path, dataset: Path
     assert of_workers == ({"worker-1", "worker-2"} if run == "easgd" else set())
 
 
+@pytest.mark.heavy
 def test_fewer_workers_go_on_with_all_lanes(one_worker: Path, two_workers: Path, dataset: Path, tmp_path: Path):
     before = assert_every_event_once(two_workers / "half", dataset, tmp_path).state
     after = assert_every_event_once(one_worker / "half", dataset, tmp_path).state
@@ -216,6 +218,7 @@ def test_a_killed_process_ends_all_and_the_command_goes_on(dataset: Path, tmp_pa
         events = state.events
 
 
+@pytest.mark.heavy
 def test_a_signal_is_answered_with_a_checkpoint(dataset: Path, tmp_path: Path):
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *TINY, "sync=downpour", "length.checkpoint_seconds=1e9", "--out", run]
@@ -230,6 +233,7 @@ def test_a_signal_is_answered_with_a_checkpoint(dataset: Path, tmp_path: Path):
     assert line.startswith(f"ringflow: error: stopped by SIGTERM after {before.events} events, and all is saved")
 
 
+@pytest.mark.heavy
 def test_a_failing_worker_is_one_line_and_ends_all(dataset: Path, tmp_path: Path):
     words = ["train", f"data={dataset}", *TINY, "sync=downpour", "optimizer.rate=1e30", "--out", tmp_path / "run"]
     done = ringflow("launch", "mpi", "--workers", 2, "--", *words, code=1)

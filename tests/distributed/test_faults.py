@@ -58,7 +58,9 @@ def test_all_start_again_after_one_was_killed_and_no_event_is_lost_or_seen_twice
     assert_same_training(run, train_alone(dataset, tmp_path / "alone", LONGER))
 
 
-@pytest.mark.parametrize(("way", "number"), [("local", signal.SIGTERM), ("mpi", signal.SIGUSR1)])
+@pytest.mark.parametrize(
+    ("way", "number"), [("local", signal.SIGTERM), pytest.param("mpi", signal.SIGUSR1, marks=pytest.mark.heavy)]
+)
 def test_a_launch_that_is_told_to_stop_leaves_a_checkpoint(
     way: str, number: signal.Signals, dataset: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +94,7 @@ def assert_refused(processes: list[subprocess.Popen[str]], code: int, expected: 
     assert "".join(said) == f"ringflow: error: {expected}\n"
 
 
+@pytest.mark.heavy
 def test_another_version_of_the_data_is_one_line(dataset: Path, tmp_path: Path) -> None:
     here, there = folders = (tmp_path / "here", tmp_path / "there")
     for folder in folders:

@@ -49,6 +49,7 @@ def test_two_processes_are_as_one(dataset: Path, tmp_path: Path) -> None:
     assert_same_training(tmp_path / "run", train_alone(dataset, tmp_path / "alone"))
 
 
+@pytest.mark.heavy
 def test_a_wrong_word_is_one_line(dataset: Path, tmp_path: Path) -> None:
     words = ["train", f"data={dataset}", *TINY, "--out", tmp_path / "run"]
     done = ringflow("launch", "mpi", "--workers", 3, "--restarts", 2, "--", *words, code=2)

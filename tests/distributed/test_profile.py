@@ -128,7 +128,7 @@ def test_other_strategies_are_measured_too(runs: Path, strategy: str):
 
 
 @pytest.mark.skipif(bool(Traffic().reason), reason="no bytes are counted here")
-@pytest.mark.parametrize("workers", [4, pytest.param(8, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("workers", [pytest.param(number, marks=pytest.mark.heavy) for number in (4, 8)])
 def test_bytes_are_those_of_a_ring(workers: int, dataset: Path, tmp_path: Path):
     words = [f"data={dataset}", *SMALL, "profile=true", f"source.lanes={workers}", f"length.events={20 * workers}"]
     ringflow(

@@ -83,6 +83,7 @@ def test_two_workers_are_as_one_even_if_one_was_killed(
     assert not (Path(os.environ["HOME"]) / "ray_results").exists()
 
 
+@pytest.mark.heavy
 def test_a_killed_worker_ends_the_launch(dataset: Path, tmp_path: Path, ray_nodes: Any, command: Command) -> None:
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *LONGER, "length.events=100000000", "--out", run]

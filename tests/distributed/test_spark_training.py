@@ -117,6 +117,7 @@ def test_a_mistake_is_one_line(events: Path, session: Any, tmp_path: Path, capsy
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.heavy
 def test_a_killed_process_ends_the_launch_and_the_command_goes_on(
     events: Path, session: Any, spark_daemons: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -244,6 +245,7 @@ def test_the_perceptron_computes_what_spark_computes(events: Path, session: Any,
     assert (len(file), file.reconstruction) == (6, "perceptron")
 
 
+@pytest.mark.heavy
 def test_more_workers_than_slots_is_one_line(session: Any, monkeypatch: pytest.MonkeyPatch):
     from ringflow.launch import spark, spark_session
 

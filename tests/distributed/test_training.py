@@ -155,6 +155,7 @@ def test_what_cannot_be_cut_is_told(settings: list[str], expected: str):
         require_spreadable(TrainSettings.resolve(None, [*TINY, *settings]), 2)
 
 
+@pytest.mark.heavy
 def test_a_number_that_does_not_divide_the_lanes_is_one_line(dataset: Path, tmp_path: Path):
     words = ["train", f"data={dataset}", *TINY, "--out", tmp_path / "run"]
     done = ringflow("launch", "local", "--workers", 3, "--", *words, code=2)
