@@ -159,7 +159,7 @@ def test_a_process_alone_is_measured_when_it_is_stopped_and_again_when_it_goes_o
     assert f"profile: {run / 'profile' / 'report.html'}" in said.splitlines()
     before = table(run)
     assert summary(run)["processes"] == 1
-    assert before["communication_ms"].max() < 5.0
+    assert before["communication_ms"].min() < 0.1 * before["backward_ms"].min()  # nobody to talk to
     assert json.loads((run / "profile" / "trace.json").read_text())
 
     state = json.loads(max((run / "checkpoints").glob("step-*")).joinpath("state.json").read_text())["state"]

@@ -49,10 +49,12 @@ def measured(settings: TrainSettings, out: Path, device: torch.device, team: Tea
 
 def profile_page(settings: TrainSettings, out: Path) -> Path | None:
     """The report of a training that was measured."""
+    if not settings.profile:
+        return None
     from ringflow.evaluate.profile_report import PAGE_FILE
 
     page = ProfileFolder(out).path / PAGE_FILE
-    return page if settings.profile and page.exists() else None
+    return page if page.exists() else None
 
 
 def _report(folder: ProfileFolder, clock: Clock) -> None:
