@@ -1,0 +1,223 @@
+"""How long trials live: none, successive halving, Hyperband, ASHA, RASDA. Pure state machines, see `contract`.
+
+A trial climbs from rung to rung, see `rungs`. At a rung it goes on, stops, or is put aside until more is known. What a trial is
+told holds: a report that comes twice, as after a restart, gets the same answer, and who was told to stop stays stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from ringflow.base.errors import UsageError
+from ringflow.tune.climb import STOP, Climb
+from ringflow.tune.contract import Decision, Report, Scheduler, Verdict
+from ringflow.tune.rungs import Ladder, Place
+
+__all__ = [
+    "SCHEDULERS",
+    "Asha",
+    "AshaPromote",
+    "Halving",
+    "Hyperband",
+    "Ladder",
+    "Rasda",
+    "Unscheduled",
+    "make_scheduler",
+]
+
+
+class Unscheduled:
+    """Every trial lives to the end."""
+
+    def __init__(self, most: int, *, workers: int = 1) -> None:
+        self.most, self._workers = most, workers
+
+    def add(self, trial: int) -> Decision:
+        return Decision("continue", self.most, self._workers)
+
+    def report(self, report: Report) -> Decision:
+        return STOP if report.resource >= self.most else Decision("continue", self.most, self._workers)
+
+    def promoted(self) -> Sequence[tuple[int, Decision]]:
+        return ()
+
+    def gone(self, trial: int) -> None:
+        """Nobody waits for it."""
+
+    def close(self) -> None:
+        """Nobody waits for others."""
+
+
+class Asha(Climb):
+    """Asynchronous successive halving that stops: at a rung a trial goes on if it is among the best one in `eta` of those that
+    came there so far, or the very best as long as they are fewer than `eta`. The first one to come always goes on. Nobody waits
+    and nothing is loaded again, but good trials that come to a rung after better ones are given up."""
+
+    def __init__(self, ladder: Ladder, *, workers: int = 1) -> None:
+        super().__init__(ladder.rungs, ladder.eta, workers=workers)
+
+    def _judge(self, trial: int, number: int) -> Verdict:
+        rung = self._reached[number]
+        return "continue" if rung.among_best(trial, max(rung.arrived // self.eta, 1)) else "stop"
+
+
+class AshaPromote(Climb):
+    """Asynchronous successive halving as published (L. Li et al., arXiv:1810.05934): at every rung a trial is put aside, and
+    goes on as soon as it belongs to the best one in `eta`. None is given up too early, but networks are stored and
+    loaded again.
+
+    When all trials were added and none runs any more, but none came to the end, the best one of the highest rung goes on.
+    """
+
+    def __init__(self, ladder: Ladder, *, workers: int = 1) -> None:
+        super().__init__(ladder.rungs, ladder.eta, workers=workers)
+        self._waiting: list[list[Place]] = [[] for _ in self.rungs]  # heaps of those put aside
+
+    def promoted(self) -> Sequence[tuple[int, Decision]]:
+        found = []
+        for number in reversed(range(len(self.rungs) - 1)):  # those that are furthest first
+            rung = self._reached[number]
+            while (trial := self._best_aside(number)) is not None:
+                if not rung.among_best(trial, rung.arrived // self.eta):
+                    break
+                found.append(self._promote(trial))
+        if found or not self._closed or any(self._climbing):
+            return found
+        if not self._reached[-1].ranked:
+            for number in reversed(range(len(self.rungs) - 1)):
+                if (trial := self._best_aside(number)) is not None:
+                    return [self._promote(trial)]
+        return self._stop_aside()
+
+    def _judge(self, trial: int, number: int) -> Verdict:
+        place = self._reached[number].place(trial)
+        if place is not None:
+            heappush(self._waiting[number], place)
+        return "pause"
+
+    def _best_aside(self, number: int) -> int | None:
+        """The best trial that was put aside at a rung."""
+        heap = self._waiting[number]
+        while heap:
+            trial = heap[0].trial
+            if trial in self._aside and self._next[trial] == number:
+                return trial
+            heappop(heap)
+        return None
+
+
+class Rasda(Asha):
+    """Resource-adaptive successive doubling (M. Aach et al., arXiv:2412.02729): what survives a rung also gets `eta` times the
+    processes, so that those of the trials that stop are not idle."""
+
+    def __init__(self, ladder: Ladder, *, workers: int = 1, most_workers: int = 1024) -> None:
+        if not 1 <= workers <= most_workers:
+            raise UsageError(f"trials cannot have from {workers} to {most_workers} processes; give 1 <= first <= last")
+        super().__init__(ladder, workers=workers)
+        self._most_workers = most_workers
+
+    def workers(self, rung: int) -> int:
+        return min(self._first_workers * int(self.eta**rung), self._most_workers)
+
+
+class Halving(Climb):
+    """Successive halving (K. Jamieson, A. Talwalkar, arXiv:1502.07943): a rung is decided when all its trials are there."""
+
+    def __init__(self, rungs: Sequence[int], eta: int, trials: int, *, workers: int = 1) -> None:
+        super().__init__(rungs, eta, workers=workers)
+        self.to_come = trials  # that were not added yet
+        self._deciding = 0  # the rung
+
+    def add(self, trial: int) -> Decision:
+        if self.to_come == 0:
+            raise UsageError(f"trial {trial} is one too many for successive halving; give the number of trials")
+        self.to_come -= 1
+        return super().add(trial)
+
+    def promoted(self) -> Sequence[tuple[int, Decision]]:
+        if self.to_come or self.decided or self._climbing[self._deciding]:
+            return ()
+        rung = self._reached[self._deciding]
+        survivors = rung.ranked[: max(rung.arrived // self.eta, 1)]
+        self._deciding += 1
+        going_on = [self._promote(trial) for trial in survivors]
+        return going_on + self._stop_aside()
+
+    @property
+    def decided(self) -> bool:
+        """Whether nothing is left to decide."""
+        return self._deciding == len(self.rungs) - 1
+
+    def close(self) -> None:
+        self.to_come = 0
+
+    def _judge(self, trial: int, number: int) -> Verdict:
+        return "pause"
+
+
+class Hyperband:
+    """Successive halving from several beginnings (L. Li et al., arXiv:1603.06560): brackets of many short trials and of a few
+    long ones, over and over."""
+
+    def __init__(self, ladder: Ladder, *, workers: int = 1) -> None:
+        self.most, self._rungs, self._eta, self._workers = ladder.most, ladder.from_the_end, ladder.eta, workers
+        self._opened = 0
+        self._filling: Halving | None = None
+        self._undecided: list[Halving] = []
+        self._of: dict[int, Halving] = {}
+
+    def add(self, trial: int) -> Decision:
+        if self._filling is None or self._filling.to_come == 0:
+            self._filling = self._open()
+        self._of[trial] = self._filling
+        return self._filling.add(trial)
+
+    def bracket_trials(self, bracket: int) -> int:
+        """How many trials begin in a bracket; bracket 0 is the one with the most."""
+        halvings = len(self._rungs) - 1 - bracket
+        return -(-len(self._rungs) * int(self._eta**halvings) // (halvings + 1))
+
+    def _open(self) -> Halving:
+        bracket = self._opened % len(self._rungs)
+        self._opened += 1
+        opened = Halving(self._rungs[bracket:], self._eta, self.bracket_trials(bracket), workers=self._workers)
+        self._undecided.append(opened)
+        return opened
+
+    def report(self, report: Report) -> Decision:
+        return self._of[report.trial].report(report)
+
+    def promoted(self) -> Sequence[tuple[int, Decision]]:
+        found = [told for bracket in self._undecided for told in bracket.promoted()]
+        if found:
+            self._undecided = [bracket for bracket in self._undecided if not bracket.decided]
+        return found
+
+    def gone(self, trial: int) -> None:
+        self._of[trial].gone(trial)
+
+    def close(self) -> None:
+        if self._filling is not None:
+            self._filling.close()
+
+
+#: Names of `make_scheduler`.
+SCHEDULERS = ("none", "halving", "hyperband", "asha", "asha-promote", "rasda")
+
+
+def make_scheduler(
+    name: str, ladder: Ladder, *, trials: int, initial_workers: int = 1, most_workers: int = 1024
+) -> Scheduler:
+    """The scheduler of this name, for a study of so many trials, each with so many processes at first."""
+    made: dict[str, Callable[[], Scheduler]] = {
+        "none": lambda: Unscheduled(ladder.most, workers=initial_workers),
+        "halving": lambda: Halving(ladder.rungs, ladder.eta, trials, workers=initial_workers),
+        "hyperband": lambda: Hyperband(ladder, workers=initial_workers),
+        "asha": lambda: Asha(ladder, workers=initial_workers),
+        "asha-promote": lambda: AshaPromote(ladder, workers=initial_workers),
+        "rasda": lambda: Rasda(ladder, workers=initial_workers, most_workers=most_workers),
+    }
+    if name not in made:
+        raise UsageError(f"no scheduler is called {name!r}; choose from {', '.join(SCHEDULERS)}")
+    return made[name]()
