@@ -232,7 +232,7 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[T
             f"another process of this training ended ({reason}); start it again: it goes on from the last checkpoint"
         ) from None
     finally:
-        # A network that outlives its group, in the frames of an error or in a cycle of references, aborts the process at its end.
+        # A network that outlives its group, in the frames of an error or in a cycle, aborts the process at its end.
         gc.collect()
         dist.destroy_process_group()
 
