@@ -1,0 +1,165 @@
+"""What every search promises, however it chooses. A new search inherits `SearchContract`."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ringflow.base.errors import SettingsError
+from ringflow.train.settings import TrainSettings
+from ringflow.tune.contract import Finished, Point, Search
+from ringflow.tune.parameter import Choice, Range
+from ringflow.tune.search import make_search
+from ringflow.tune.search.domain import distances_to
+from ringflow.tune.space import Space
+
+SETTINGS = TrainSettings.resolve("clic_small")
+#: With a condition, and with points that the settings refuse: the heads must divide the width.
+SPACE = Space(
+    [
+        Range("optimizer.rate", 1e-4, 1e-2, log=True),
+        Range("model.width", 64, 256, whole=True, step=16),
+        Choice("model.heads", (2, 4, 6)),
+        Choice("model.backbone", ("attention", "graph")),
+        Range("model.graph.bin_size", 32, 256, whole=True, log=True, when={"model.backbone": ("graph",)}),
+    ]
+)
+SMALL = Space([Range("model.layers", 2, 4, whole=True), Choice("model.activation", ("relu", "gelu", "tanh"))])
+NEVER = Space([Range("model.width", 66, 126, whole=True, step=4)])  # no multiple of four times four heads
+
+
+def value_of(point: Point) -> float:
+    """Something to be made small."""
+    value = abs(math.log10(point["optimizer.rate"]) + 3) + point["model.width"] / 256
+    return value + (abs(point["model.graph.bin_size"] - 100) / 200 if point["model.backbone"] == "graph" else 0.3)
+
+
+def pending(trial: int, point: Point) -> Finished:
+    return Finished(trial, point, None)
+
+
+def complete(trial: int, point: Point) -> Finished:
+    return Finished(trial, point, value_of(point), 1000, True)
+
+
+def random_history(trials: Sequence[int], seed: int = 5) -> list[Finished]:
+    search = make_search("random", SPACE, SETTINGS, seed=seed)
+    return [complete(trial, search.ask(abs(trial), [])) for trial in trials]
+
+
+class SearchContract:
+    """Inherit it and name the search."""
+
+    name: str
+
+    def make(self, space: Space = SPACE, seed: int = 3) -> Search:
+        return make_search(self.name, space, SETTINGS, seed=seed)
+
+    def ask(self, trial: int, known: Sequence[Finished], space: Space = SPACE, seed: int = 3) -> Point:
+        point = self.make(space, seed).ask(trial, known)
+        assert point is not None
+        return point
+
+    def test_answers_with_points_that_the_settings_allow(self) -> None:
+        search, known = self.make(), []
+        for trial in range(12):
+            point = search.ask(trial, known)
+            assert SPACE.holds(point)
+            assert TrainSettings.resolve("clic_small", SPACE.settings_words(point))
+            assert all(point != other.point for other in known)
+            known.append(complete(trial, point))
+
+    @pytest.mark.parametrize("trials", [0, 3, 12])
+    def test_the_same_seed_trial_and_history_give_the_same_answer(self, trials: int) -> None:
+        known = [
+            *random_history(range(trials)),
+            *map(pending, [90, 91], [{**f.point} for f in random_history([7, 8], 6)]),
+        ]
+        search = self.make()
+        first = search.ask(trials, known)
+        search.ask(trials + 1, known[:-1])
+        np.random.seed(1)  # noqa: NPY002
+        random.seed(1)
+        assert search.ask(trials, known) == first
+        assert self.ask(trials, list(reversed(known))) == first
+
+    def test_a_question_changes_nothing(self) -> None:
+        known = random_history(range(12))
+        before = [(trial.trial, dict(trial.point), trial.value) for trial in known]
+        state = np.random.get_state()[1].tolist()  # noqa: NPY002
+        self.ask(12, known)
+        assert [(trial.trial, dict(trial.point), trial.value) for trial in known] == before
+        assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
+
+    def test_another_seed_gives_another_answer(self) -> None:
+        assert self.ask(0, [], seed=3) != self.ask(0, [], seed=4)
+
+    @pytest.mark.parametrize("finished", [0, 14])
+    def test_nothing_is_tried_twice_in_parallel(self, finished: int) -> None:
+        known = random_history(range(finished))
+        for trial in range(finished, finished + 8):
+            known.append(pending(trial, self.ask(trial, known)))
+        vectors = np.array([SPACE.encode(trial.point) for trial in known[finished:]])
+        nearest = [distances_to(np.delete(vectors, row, axis=0), vectors[row]).min() for row in range(8)]
+        assert min(nearest) > 0.001
+        assert np.mean(nearest) > 0.1
+
+    def test_a_small_space_is_tried_once_and_then_there_is_nothing_left(self) -> None:
+        search, known = self.make(SMALL), []
+        while (point := search.ask(len(known), known)) is not None:
+            known.append(Finished(len(known), point, float(len(known) % 4), 10, True))
+            assert len(known) <= 9
+        assert len({tuple(trial.point.values()) for trial in known}) == 9
+
+    def test_a_space_without_anything_allowed_is_told(self) -> None:
+        with pytest.raises(SettingsError, match="allowed"):
+            self.make(NEVER).ask(0, [])
+
+    def test_an_earlier_study_may_be_of_another_space(self) -> None:
+        foreign = [Finished(-number, {"model.layers": number}, 0.1, 5, True) for number in range(20, 40)]
+        point = self.ask(0, [*foreign, *random_history(range(-12, 0))])
+        assert SPACE.holds(point)
+        assert self.ask(0, foreign) == self.ask(0, [])
+
+    def test_values_that_say_little(self) -> None:
+        known = random_history(range(12))
+        for value in (math.nan, math.inf, -math.inf, 1e308, 2.0):
+            assert SPACE.holds(self.ask(12, [Finished(t.trial, t.point, value, 100) for t in known]))
+            assert SPACE.holds(self.ask(12, [*known[:-1], Finished(11, known[-1].point, value, 100)]))
+
+
+class TestGrid(SearchContract):
+    name = "grid"
+
+    def test_another_seed_gives_another_answer(self) -> None:
+        assert self.ask(0, [], seed=3) == self.ask(0, [], seed=4)
+
+    def test_nothing_is_tried_twice_in_parallel(self) -> None:
+        known: list[Finished] = []
+        for trial in range(8):
+            known.append(pending(trial, self.ask(trial, known)))
+        assert len({tuple(trial.point.values()) for trial in known}) == 8
+
+
+class TestRandom(SearchContract):
+    name = "random"
+
+
+class TestEvolution(SearchContract):
+    name = "evolution"
+
+
+class TestTpe(SearchContract):
+    name = "tpe"
+
+
+class TestGaussianProcess(SearchContract):
+    name = "gp"
+
+
+class TestForest(SearchContract):
+    name = "forest"
