@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from ringflow.elements.batch import CLUSTER, TRACK, ElementBatch, ElementTargets
 from ringflow.elements.features import feature_names
 from ringflow.event.particles import CHARGED_HADRON, PHOTON
+from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings
 from ringflow.train.trainer import train
 
@@ -66,7 +67,8 @@ class RandomEvents:
 def run(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     source = RandomEvents()
-    train(TrainSettings.resolve(None, SETTINGS), {0: source}, source.chunk(10**6), None, folder, {})
+    settings = TrainSettings.resolve(None, SETTINGS)
+    train(Assignment(settings, source.chunk(10**6), None, folder, {}), {0: source})
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
