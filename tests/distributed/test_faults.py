@@ -41,6 +41,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("events"))
 
 
+@pytest.mark.heavy
 def test_all_start_again_after_one_was_killed_and_no_event_is_lost_or_seen_twice(dataset: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *LONGER, "--out", run]

@@ -108,6 +108,7 @@ def test_two_processes_are_as_one(
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0.0)
 
 
+@pytest.mark.heavy
 def test_a_mistake_is_one_line(events: Path, session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["train", f"data={events}", *TINY, "source.lanes=3", "--out", tmp_path / "run"]
     code, out, said = ringflow(capsys, *words)
