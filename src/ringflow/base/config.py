@@ -41,14 +41,17 @@ class Settings(pydantic.BaseModel):
                 raise TypeError(f"{cls.__name__}.{name} may be None, so it must default to None: TOML has no null")
 
     @classmethod
-    def resolve(cls, preset: Path | str | None = None, overrides: Sequence[str] = ()) -> Self:
-        """The preset (a TOML file, or the name of a shipped preset) with the overrides on top of it."""
+    def resolve(cls, preset: Path | str | None = None, overrides: Sequence[str] = (), *, complete: bool = True) -> Self:
+        """The preset (a TOML file, or the name of a shipped preset) with the overrides on top of it.
+
+        A file that an earlier version wrote need not be complete: what was not yet there at that time has its default.
+        """
         data: dict[str, Any] = {}
         if preset is not None:
             path = preset_path(preset)
             data = _read_toml(path)
             settings = _validate(cls, data, f"{path}: ")
-            if missing := next(_left_out(settings), None):
+            if complete and (missing := next(_left_out(settings), None)):
                 raise SettingsError(f"{path}: missing setting {missing!r}; a settings file names every field")
         for override in overrides:
             _apply(cls, data, override)

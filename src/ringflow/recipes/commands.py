@@ -154,5 +154,5 @@ def _train_settings(preset: str | None, overrides: tuple[str, ...], run: Path | 
     from ringflow.train.settings import TrainSettings
 
     if preset is None and run is not None and (earlier := settings_of(run)):
-        return TrainSettings.resolve(earlier, overrides)
+        return TrainSettings.resolve(earlier, overrides, complete=False)
     return TrainSettings.resolve(preset, overrides)

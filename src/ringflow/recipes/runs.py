@@ -33,7 +33,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path, what: str = "training") -> Iterator[None]:
     """Two trainings in one folder would spoil each other: an error if another process has it; ours until the end."""
     with write_errors(folder):
         lock = os.open(folder, os.O_RDONLY)
@@ -41,7 +41,7 @@ def claimed(folder: Path) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise FailureError(f"another training is running in {folder}; wait for it or choose another folder") from None
+        raise FailureError(f"another {what} is running in {folder}; wait for it or choose another folder") from None
     except OSError:
         pass  # a file system without locks: whoever uses it takes care
     try:

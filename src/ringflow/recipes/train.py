@@ -27,16 +27,20 @@ from ringflow.train import asynchronous, trainer
 from ringflow.train.checkpoint import flat, refuse_other_settings
 from ringflow.train.device import choose_device
 from ringflow.train.keeper import Assignment
+from ringflow.train.pace import Pace
 from ringflow.train.parallel.places import Places, require_spreadable
 from ringflow.train.settings import TrainSettings
 from ringflow.train.team import Team, joined
 
 
-def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: Pace | None = None) -> dict[str, Any]:
     """Train in a folder, or go on with the training that is there; the result, ready for JSON.
 
-    Several processes that were started together train one network.
+    Several processes that were started together train one network; the first of them asks the pace, if there is one, how far
+    to go.
     """
+    if pace is not None and settings.sync != "allreduce":
+        raise UsageError(f"a training that is paced from outside needs sync=allreduce, not sync={settings.sync}")
     device = choose_device(settings.compute.device)
     with _joined(settings, device) as team:
         team.agree("version of ringflow", __version__)
@@ -44,7 +48,7 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False) -> dic
         settings = team.first(lambda: _resolved(settings, out, team.size, overwrite))
         team.agree("version of the data", fingerprint(settings))
         with team.first_holds(lambda: _claimed(settings, out, overwrite)):
-            return _train(settings, out, device, team)
+            return _train(settings, out, device, team, pace)
 
 
 def _common(settings: TrainSettings, out: Path) -> dict[str, Any]:
@@ -75,15 +79,14 @@ def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) ->
 
 def _in_lanes(settings: TrainSettings, gone_on_with: Path | None, size: int) -> TrainSettings:
     """The settings with the number of lanes: as asked, as before, or one per process."""
-    lanes = settings.source.lanes
+    lanes, before = settings.source.lanes, _before(gone_on_with) if gone_on_with else None
     if not lanes:
-        before = settings_of(gone_on_with) if gone_on_with and has_checkpoint(gone_on_with) else None
-        lanes = TrainSettings.resolve(before).source.lanes if before else size
+        lanes = before.source.lanes if before else size
     if lanes % size:
-        who = "processes" if settings.sync == "allreduce" else "workers"
+        together = settings.sync == "allreduce"
         raise UsageError(
-            f"{size} {who} cannot share {lanes} lanes evenly; start a number that divides {lanes}, or train anew with "
-            f"source.lanes={-(-lanes // size) * size}"
+            f"{size} {'processes' if together else 'workers'} cannot share {lanes} lanes evenly; start a number that divides "
+            f"{lanes}, or {'go on' if before and together else 'train anew'} with source.lanes={-(-lanes // size) * size}"
         )
     return settings.model_copy(update={"source": settings.source.model_copy(update={"lanes": lanes})})
 
@@ -99,13 +102,14 @@ def _claimed(settings: TrainSettings, out: Path, overwrite: bool) -> Iterator[No
         yield
 
 
-def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team) -> dict[str, Any]:
+def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team, pace: Pace | None) -> dict[str, Any]:
     lanes = _lanes(settings, team)
     with open_training_data(settings, device, out, lanes) as data:
         validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
         if validate is None and team.is_first:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
-        assignment = Assignment(_without_workers(settings), data.validation, validate, out, _card(settings, data))
+        card = _card(settings, data)
+        assignment = Assignment(_without_workers(settings), data.validation, validate, out, card, pace)
         if isinstance(team, asynchronous.Crew):
             result = asynchronous.train(assignment, data.sources, team)
         else:
@@ -127,9 +131,9 @@ def _from_its_start(settings: TrainSettings, out: Path) -> TrainSettings:
     """The settings with the network of the model file that the training starts from, if it does."""
     if settings.start is None:
         return settings
-    if has_checkpoint(out) and (before := settings_of(out)) and not Path(settings.start).exists():
-        network = TrainSettings.resolve(before).model  # all that is needed of the file is in the checkpoint
-        return settings.model_copy(update={"model": network})
+    if (before := _before(out)) and not Path(settings.start).exists():
+        # All that is needed of the file is in the checkpoint.
+        return settings.model_copy(update={"model": before.model})
     path = model_file(Path(settings.start)).absolute()
     return settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
 
@@ -137,10 +141,16 @@ def _from_its_start(settings: TrainSettings, out: Path) -> TrainSettings:
 def _prepare(settings: TrainSettings, out: Path, overwrite: bool) -> None:
     """Make the folder; one with a training of other settings is left as it is."""
     prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
-    if has_checkpoint(out) and (before := settings_of(out)):
-        refuse_other_settings(_described(TrainSettings.resolve(before)), _described(settings), out)
+    if before := _before(out):
+        refuse_other_settings(_described(before), _described(settings), out)
     write_atomic(out / RUN_FILE, json.dumps(collect(settings, {"training": settings.seed}), indent=1) + "\n")
     write(settings, out / SETTINGS_FILE)
+
+
+def _before(out: Path) -> TrainSettings | None:
+    """The settings of the training in a folder that can be gone on with; an earlier version may have written them."""
+    path = settings_of(out) if has_checkpoint(out) else None
+    return TrainSettings.resolve(path, complete=False) if path else None
 
 
 def _card(settings: TrainSettings, data: TrainingData) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
 FORMAT_VERSION = 2
 _KEPT = 2
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
-#: Sections of the settings that may be different when a training goes on.
+#: Sections of the settings that may be different when a training goes on, and what else may if processes wait for each other.
 _FREE = ("length", "compute", "profile")
+_FREE_TOGETHER = ("source.lanes",)
 
 
 @dataclass
@@ -53,11 +54,26 @@ class TrainingState:
     best: dict[str, float | None] = field(default_factory=dict)
     #: Validations since the best one.
     since_best: int = 0
+    #: The last validation: its events and its figures.
+    last: dict[str, float | None] = field(default_factory=dict)
+    #: Events at the last change of the number of lanes; 0: there was none.
+    resized_at: int = 0
 
     @property
     def padding_share(self) -> float:
         """Share of the computed elements that are padding."""
         return self.padding / max(self.computed, 1)
+
+    def resize(self, lanes: int) -> bool:
+        """Go on with another number of lanes, all at the first chunk that none of those before has begun.
+
+        Whether something of a chunk is left out by that.
+        """
+        before = self.positions
+        chunk = max(position.chunk + (position[1:] != BEGINNING[1:]) for position in before)
+        following = BEGINNING._replace(chunk=chunk)
+        self.positions, self.resized_at = [following] * lanes, self.events
+        return any(position != following for position in before)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> TrainingState:
@@ -160,8 +176,9 @@ def _sha256(tensors: bytes, content: Mapping[str, Any]) -> str:
 def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """An error if a training cannot go on with these settings."""
     was, wanted = (dict(flat(settings)) for settings in (before, now))
+    free = _FREE_TOGETHER if was.get("sync") == "allreduce" else ()
     for name in sorted(was.keys() | wanted.keys()):
-        if name.split(".")[0] not in _FREE and was.get(name) != wanted.get(name):
+        if name.split(".")[0] not in _FREE and name not in free and was.get(name) != wanted.get(name):
             raise UsageError(
                 f"the training in {folder} has {name}={was.get(name)}, not {wanted.get(name)}; "
                 "give that to go on, or choose another folder"

@@ -19,6 +19,7 @@ from ringflow.models.model import Model
 from ringflow.train.checkpoint import Checkpoint, Checkpoints, TrainingState, refuse_other_settings
 from ringflow.train.device import choose_device, peak_memory, undisturbed
 from ringflow.train.monitor import HISTORY_FILE, Monitor, Silence
+from ringflow.train.pace import Goal, Pace
 from ringflow.train.settings import TrainSettings
 from ringflow.train.team import Team
 from ringflow.train.validation import ValidationLoss, figure, plain
@@ -38,6 +39,8 @@ class Assignment:
     validate: Validate | None
     folder: Path
     card: Mapping[str, Any]
+    #: Who says how far it goes; only the first process asks.
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class TrainingResult:
     #: Step, events and metrics of the best validation.
     best: dict[str, float | None]
     stopped_early: bool
+    #: Whether its pace wanted no more.
+    ended_by_pace: bool
     peak_memory_bytes: int
     history: Path
     model: Path
@@ -71,6 +76,7 @@ class Keeper:
             before = TrainSettings.model_validate(self.found.settings)  # with what was not yet there at that time
             refuse_other_settings(before.model_dump(mode="json"), self._described(), self.folder)
         self.state = TrainingState() if self.found is None else self.found.state
+        self.goal = Goal(assignment.pace, team)
         self._loss = ValidationLoss(assignment.validation, settings, self._device) if team.is_first else None
 
     def monitor(self) -> Monitor | Silence:
@@ -90,11 +96,26 @@ class Keeper:
         """Whether all events are shown, or it is no use to show more."""
         return self.state.events >= self._settings.length.events or self.stopped_early
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is finished, or its pace wants no more."""
+        return self.finished or self.goal.ended
+
+    def is_due(self, events_before: int) -> bool:
+        """Whether a validation is due, after a step before which so many events had been shown."""
+        every, events = self._settings.length.validate_every, self.state.events
+        return events // every > events_before // every or events >= self.goal.events or self.finished
+
+    def ask(self) -> None:
+        """Tell the pace the last validation, and hear how far to go."""
+        self.goal.ask(self.state.last)
+
     def validate(self, model: Model, monitor: Monitor | Silence) -> None:
         """Measure the averaged network, and keep it: as the last one, and as the best if it is."""
         state = self.state
         shown = self._team.first(lambda: self._figures(model))
         monitor.validation(shown, state)
+        state.last = {"events": state.events, **shown}
         state.since_best += 1
         if not state.best or figure(shown) < figure(state.best):
             state.best = {"step": state.step, "events": state.events, **shown}
@@ -137,6 +158,7 @@ class Keeper:
             padding_share=state.padding_share,
             best=dict(state.best),
             stopped_early=self.stopped_early,
+            ended_by_pace=self.goal.ended and not self.finished,
             peak_memory_bytes=peak_memory(self._device),
             history=self.folder / HISTORY_FILE,
             model=self.folder / MODEL_FILE,

@@ -17,6 +17,17 @@ def rate_factor(fraction: float, warmup: float, final: float) -> float:
     return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * along))
 
 
+def rewarmed(events: int, resized_at: int, span: float) -> float:
+    """What the rate is multiplied with after a change of the number of lanes; `resized_at` is 0 if there was none.
+
+    The optimiser knows only steps of the other size: the rate rises from half of its new value, in a straight line over
+    `span` events (RASDA, M. Aach et al., arXiv:2412.02729).
+    """
+    if not resized_at or not span:
+        return 1.0
+    return min(1.0, 0.5 + 0.5 * (events - resized_at) / span)
+
+
 def ruled_rate(rate: float, rule: str, elements: int, reference: int) -> float:
     """The highest rate for steps of a number of elements, from the one for steps of `reference` elements.
 

@@ -42,7 +42,8 @@ class SourceSettings(_Section):
     #: Events simulated as one tensor batch.
     block_events: int = Field(default=50, ge=1, le=4000)
     #: Parts into which the events are dealt; a step takes a batch of each. Processes share them out evenly, in any number that
-    #: divides them, and the result is the same; 0: one per process of the first start.
+    #: divides them, and the result is the same; 0: as before, one per process of the first start. Another number than before
+    #: makes steps larger or smaller from there on.
     lanes: int = Field(default=0, ge=0)
     #: Probability that a group of features is hidden in an event, so that the network can do without it.
     hide: float = Field(default=0.05, ge=0.0, lt=1.0)
@@ -62,6 +63,8 @@ class OptimizerSettings(_Section):
     #: Share of the training in which the rate rises, and the rate at the end relative to the highest.
     warmup: float = Field(default=0.02, ge=0.0, lt=1.0)
     final: float = Field(default=0.01, ge=0.0, le=1.0)
+    #: Share of the training in which the rate rises again, from its half, after a change of the number of lanes.
+    rewarmup: float = Field(default=0.02, ge=0.0)
     #: Longest gradient that is taken as it is; 0: any.
     clip: float = Field(default=1.0, ge=0.0)
     #: Memory of the moving average of the weights; 0: none.

@@ -25,7 +25,7 @@ from ringflow.train.device import choose_device, is_out_of_memory
 from ringflow.train.keeper import Assignment, Keeper, TrainingResult
 from ringflow.train.monitor import Monitor, Silence
 from ringflow.train.phases import UNMEASURED, Phases
-from ringflow.train.schedule import rate_factor, ruled_rate
+from ringflow.train.schedule import rate_factor, rewarmed, ruled_rate
 from ringflow.train.signals import Wish, heeding_signals
 from ringflow.train.snapshot import restore, snapshot
 from ringflow.train.step import Record, TrainingStep
@@ -49,6 +49,7 @@ def train(
                 run.say(
                     f"the training in {assignment.folder} is finished; give a larger length.events to go on, or another folder"
                 )
+                run.keeper.ask()
             else:
                 run.go()
     except (RuntimeError, MemoryError) as error:
@@ -72,6 +73,7 @@ class _Run:
         self.keeper = Keeper(assignment, team)
         self._state = self.keeper.state
         found = self.keeper.found
+        self._resize()
         torch.manual_seed(settings.seed)
         self._feeds = {lane: self._make_feed(source, lane) for lane, source in sources.items()}
         model = Model(settings.model).to(self._device)
@@ -90,6 +92,16 @@ class _Run:
         """Tell people something, once."""
         if self._team.is_first:
             say(text)
+
+    def _resize(self) -> None:
+        """Go on with another number of lanes than before, if that is asked for."""
+        lanes, before = max(self._settings.source.lanes, 1), len(self._state.positions)
+        if self.keeper.found is None or lanes == before:
+            return
+        cut = self._state.resize(lanes)
+        if not self.keeper.finished:
+            left_out = "; the rest of this pass through the events is left out" if cut else ""
+            self.say(f"source.lanes={lanes}, not {before} as before{left_out}")
 
     def _make_feed(self, source: ChunkSource, lane: int) -> Feed:
         settings, state, found = self._settings, self._state, self.keeper.found
@@ -113,15 +125,15 @@ class _Run:
 
     def go(self) -> None:
         """Train to the end."""
-        every = self._settings.length.validate_every
         with self.keeper.monitor() as monitor:
-            while not self.keeper.finished:
+            self._ask()
+            while not self.keeper.ended:
                 events_before = self._state.events
                 late, stop = self._take_step()
                 if self._step.records.full:
                     self._look(monitor)
                 self._phases.end_step(self._state.step, self._state.events - events_before)
-                if self._state.events // every > events_before // every or self.keeper.finished:
+                if due := self.keeper.is_due(events_before):
                     self._look(monitor)
                     self.keeper.validate(self._step.average.model(), monitor)
                     self._checkpoint(monitor)
@@ -130,8 +142,17 @@ class _Run:
                     self._checkpoint(monitor)
                 if stop and not self.keeper.finished:
                     self._stop()
+                if due:
+                    self._ask()
         if self.keeper.stopped_early:
             self.say(f"stopped early: {self._state.since_best} validations without a better one")
+        elif not self.keeper.finished:
+            self.say(f"its pace ends the training after {self._state.events} events")
+
+    def _ask(self) -> None:
+        """Hear how far to go; that takes as long as it takes, and is no part of a step."""
+        self.keeper.ask()
+        self._mark = self._checkpointed = time.perf_counter()
 
     def _take_step(self) -> tuple[bool, bool]:
         """Take a step; whether it is time for a checkpoint, by the clock of the first process, and whether to stop."""
@@ -162,7 +183,8 @@ class _Run:
         elements = max(self._settings.source.lanes, 1) * self._settings.compute.batch_elements
         highest = ruled_rate(optimizer.rate, optimizer.rule, elements, optimizer.rule_elements)
         fraction = events / self._settings.length.events
-        return highest * rate_factor(fraction, optimizer.warmup, optimizer.final)
+        again = rewarmed(events, self._state.resized_at, optimizer.rewarmup * self._settings.length.events)
+        return highest * rate_factor(fraction, optimizer.warmup, optimizer.final) * again
 
     def _look(self, monitor: Monitor | Silence) -> None:
         """Read what the last steps gave; this waits for the device, so the clock is right afterwards."""

@@ -21,7 +21,18 @@ from ringflow.train.step import TrainingStep
 
 CPU = torch.device("cpu")
 STATE = TrainingState(
-    3, 40, [DataPosition(1, 2, 3), DataPosition(1, 2, 4)], FixedShape(64, 512), 100, 4, 1.5, 1.25, {"loss": 0.5}, 1
+    3,
+    40,
+    [DataPosition(1, 2, 3), DataPosition(1, 2, 4)],
+    FixedShape(64, 512),
+    100,
+    4,
+    1.5,
+    1.25,
+    {"loss": 0.5},
+    1,
+    {"events": 30, "loss": None},
+    20,
 )
 
 
@@ -171,7 +182,9 @@ def test_others_may_read_what_they_may_read_elsewhere(run: Path):
         ("model.backbone=mlp", "model.backbone=attention, not mlp"),
         ("optimizer.rate=0.5", r"optimizer.rate=0.001, not 0.5"),
         ("seed=7", "seed=1, not 7"),
-        ("source.lanes=2", "source.lanes=0, not 2"),
+        ("source.lanes=2", None),
+        ("source.reuse=2", "source.reuse=1, not 2"),
+        ("optimizer.rewarmup=0.1", "optimizer.rewarmup=0.02, not 0.1"),
         ("length.events=9999", None),
         ("compute.batch_elements=77", None),
         ("compute.strategy=shard", None),
@@ -187,6 +200,13 @@ def test_other_settings_are_refused_unless_they_are_free(
     else:
         with pytest.raises(UsageError, match=f"the training in run has {named}; give that to go on"):
             refuse_other_settings(before, now, Path("run"))
+
+
+@pytest.mark.parametrize("sync", ["downpour", "easgd"])
+def test_lanes_are_not_free_where_processes_do_not_wait_for_each_other(tiny: Callable[..., TrainSettings], sync: str):
+    before, now = (tiny(f"sync={sync}", f"source.lanes={lanes}").model_dump(mode="json") for lanes in (1, 2))
+    with pytest.raises(UsageError, match=r"has source.lanes=1, not 2; give that to go on"):
+        refuse_other_settings(before, now, Path("run"))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
