@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ringflow.bench.model import random_elements
+from ringflow.elements.random import random_elements
 from ringflow.elements.batch import ElementBatch, join
 from ringflow.models.layout import Layout
 from ringflow.models.model import Model
@@ -197,7 +197,8 @@ def peak_of(backbone: str, num_elements: int) -> float:
     """Megabytes by which the memory of a fresh process rises when a small network sees one event."""
     code = f"""
 import torch
-from ringflow.bench.model import peak_megabytes, random_elements
+from ringflow.bench.model import peak_megabytes
+from ringflow.elements.random import random_elements
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 

@@ -24,7 +24,6 @@ from ringflow.infer import shipped
 from ringflow.models.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from ringflow.elements.batch import ElementBatch
     from ringflow.models.model import Model
 
 SHIPPED = "shipped"
@@ -73,31 +72,11 @@ def exponent(rows: Sequence[dict[str, Any]], backbone: str) -> float | None:
     return round(float(np.polyfit(np.log(sizes), np.log(times), 1)[0]), 3)
 
 
-def random_elements(counts: Sequence[int], calorimeter: str = "cluster", seed: int = 0) -> ElementBatch:
-    """Events of so many elements each, tracks and calorimeter objects in turn, with features of ordinary size."""
-    import torch
-
-    from ringflow.elements.batch import KINDS, TRACK, ElementBatch
-    from ringflow.elements.features import FEATURES
-
-    rows = sum(counts)
-    generator = torch.Generator().manual_seed(seed)
-    kind = torch.where(torch.arange(rows) % 2 == 0, TRACK, KINDS.index(calorimeter))
-    of_track, of_calorimeter = len(FEATURES["track"]), len(FEATURES[calorimeter])
-    features = torch.randn(rows, of_track + of_calorimeter, generator=generator)
-    features[kind == TRACK, of_track:] = torch.nan
-    features[kind != TRACK, :of_track] = torch.nan
-    position = (torch.rand(rows, 2, generator=generator) - 0.5) * torch.tensor([5.0, 2 * torch.pi])
-    pt = 10.0 * torch.rand(rows, generator=generator) + 0.1
-    reference = torch.stack([pt, position[:, 0], position[:, 1], pt * torch.cosh(position[:, 0])], dim=1)
-    charge = torch.where(kind == TRACK, 1, 0)
-    offsets = torch.tensor([0, *counts]).cumsum(0)
-    return ElementBatch(kind, features, position, reference, charge, offsets)
-
-
 def measure(backbone: str, num_elements: int) -> dict[str, Any]:
     """One row, in this process, which must be fresh for the memory to be right."""
     import torch
+
+    from ringflow.elements.random import random_elements
 
     torch.set_num_threads(_THREADS)
     keep_freed_memory()  # one event after the other needs the same buffers; else half the time goes into page faults

@@ -14,6 +14,7 @@ import torch
 
 from ringflow.base.errors import UsageError
 from ringflow.bench import model as timing
+from ringflow.elements.random import random_elements
 from ringflow.infer import shipped
 from ringflow.models.file import save_model
 from ringflow.models.model import Model
@@ -113,7 +114,7 @@ def test_peak_memory_is_that_of_the_work():
 
 
 def test_random_elements_look_like_elements():
-    batch = timing.random_elements([3, 0, 4], "hit")
+    batch = random_elements([3, 0, 4], "hit")
     assert batch.counts_B.tolist() == [3, 0, 4]
     assert (batch.features_NF.isnan().any(1) & ~batch.features_NF.isnan().all(1)).all()
     momentum = batch.reference_N4[:, 0] * torch.cosh(batch.reference_N4[:, 1])

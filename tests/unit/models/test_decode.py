@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ringflow.bench.model import random_elements
+from ringflow.elements.random import random_elements
 from ringflow.elements.batch import TRACK, ElementBatch
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
 from ringflow.models.decode import decode, four_momentum
