@@ -40,6 +40,8 @@ from ringflow.recipes.commands import demo, evaluate, prune, train
 from ringflow.recipes.scaling_commands import scaling_model
 from ringflow.recipes.use_commands import export, reconstruct, serve
 from ringflow.spark.commands import perceptron
+from ringflow.tune.bench.command import bench_tune
+from ringflow.tune.commands import tune
 
 if TYPE_CHECKING:
     from ringflow.sim.settings import SimulateSettings
@@ -52,8 +54,22 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for command in (bench, demo, evaluate, export, launch, perceptron, prune, reconstruct, scaling_model, serve, train):
+for command in (
+    bench,
+    demo,
+    evaluate,
+    export,
+    launch,
+    perceptron,
+    prune,
+    reconstruct,
+    scaling_model,
+    serve,
+    train,
+    tune,
+):
     app.command(command)
+bench.command(bench_tune, name="tune")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ringflow.elements.random import random_elements
 from ringflow.elements.batch import ElementBatch, join
+from ringflow.elements.random import random_elements
 from ringflow.models.layout import Layout
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings

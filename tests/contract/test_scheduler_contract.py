@@ -23,6 +23,9 @@ VALUES = (0.0, 1.0, 1.0, 2.0, 3.0, -1e300, math.nan, math.inf, -math.inf)
 #: Mostly reports, seldom a loss.
 ACTIONS = ("add", "report", "report", "report", "lose")
 
+#: A trial reports at most so often, at rungs and at halts between them.
+REPORTS = 12
+
 Table = list[list[float]]
 Actions = list[tuple[str, int]]
 
@@ -31,7 +34,7 @@ Actions = list[tuple[str, int]]
 def tables(draw: st.DrawFn) -> Table:
     """Values of some trials at their rungs."""
     random, trials = Random(draw(st.integers(0, 10**6))), draw(st.integers(1, 40))
-    return [[random.choice([random.random(), random.choice(VALUES)]) for _ in range(8)] for _ in range(trials)]
+    return [[random.choice([random.random(), random.choice(VALUES)]) for _ in range(REPORTS)] for _ in range(trials)]
 
 
 @st.composite
@@ -178,7 +181,7 @@ class SchedulerContract:
     @given(ladder=LADDERS, table=tables())
     @MANY
     def test_a_finite_value_comes_to_the_end(self, ladder: Ladder, table: Table) -> None:
-        table = [[row[0]] * 8 for row in [*table, [0.5]]]
+        table = [[row[0]] * REPORTS for row in [*table, [0.5]]]
         study = play(self.make(ladder, len(table)), table, [("add", 0)] * len(table))
         assert any(math.isfinite(value) for value in study.came[ladder.most].values())
 
@@ -239,9 +242,18 @@ class TestRasda(SchedulerContract):
     name = "rasda"
 
 
+class TestRasdaIdle(SchedulerContract):
+    name = "rasda-idle"
+
+    @classmethod
+    def may_pass(cls, passed: Pass, eta: int) -> bool:
+        """At halts between rungs nobody is compared; that rungs are those of ASHA is seen from its table."""
+        return passed.better < passed.came
+
+
 def test_every_scheduler_keeps_the_contract() -> None:
-    kept = {kind.name for kind in (TestNone, TestHalving, TestHyperband, TestAsha, TestAshaPromote, TestRasda)}
-    assert kept == set(SCHEDULERS)
+    kinds = (TestNone, TestHalving, TestHyperband, TestAsha, TestAshaPromote, TestRasda, TestRasdaIdle)
+    assert {kind.name for kind in kinds} == set(SCHEDULERS)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

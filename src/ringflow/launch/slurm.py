@@ -29,7 +29,17 @@ _SECONDS_TO_FOLLOW = 60
 #: Between the first two looks at a job and, later, at most: a controller answers many.
 _SECONDS_BETWEEN_LOOKS, _MOST_SECONDS = 0.5, 15.0
 #: States out of which no job comes back.
-_ENDED = "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY BOOT_FAIL DEADLINE PREEMPTED"
+ENDED = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "PREEMPTED",
+)
 
 
 @dataclass(frozen=True)
@@ -64,18 +74,8 @@ def job_text(words: Sequence[str], job: Job, python: str = sys.executable) -> st
     start = shlex.join([python, "-m", "ringflow.cli", *words])
     return "\n".join(
         [
-            "#!/bin/bash",
-            *(f"#SBATCH {line}" for line in _asked(job)),
-            "set -e",
-            # What the shell had that submitted the job would be believed.
-            "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS",
-            *job.setup,
-            # This script runs on the first node, where the first process will be.
-            'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            'export MASTER_ADDR="${MASTER_ADDR:-$first}"',
+            *beginning(job),
             f'export MASTER_PORT="${{MASTER_PORT:-$({find_port})}}"',
-            f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.cpus_per_task}}}"',
-            *(f'export {name}="${{{name}:-{value}}}"' for name, value in QUIET.items()),
             "code=0",
             # One that ends does not kill the others, which are about to end with a checkpoint; but they may not stay for ever.
             f"srun --cpus-per-task={job.cpus_per_task} --kill-on-bad-exit=0 --wait={_SECONDS_TO_FOLLOW} {start} || code=$?",
@@ -86,6 +86,23 @@ def job_text(words: Sequence[str], job: Job, python: str = sys.executable) -> st
             "",
         ]
     )
+
+
+def beginning(job: Job) -> list[str]:
+    """The first lines of a job: what it asks for, and what its processes find in their environment."""
+    return [
+        "#!/bin/bash",
+        *(f"#SBATCH {line}" for line in _asked(job)),
+        "set -e",
+        # What the shell had that submitted the job would be believed.
+        "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS",
+        *job.setup,
+        # This script runs on the first node, where the first process will be.
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        'export MASTER_ADDR="${MASTER_ADDR:-$first}"',
+        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.cpus_per_task}}}"',
+        *(f'export {name}="${{{name}:-{value}}}"' for name, value in QUIET.items()),
+    ]
 
 
 def _asked(job: Job) -> list[str]:
@@ -115,14 +132,14 @@ def output_file(job: Job, number: str) -> str:
 
 def submit(text: str, folder: Path) -> str:
     """Hand a job in from a folder; what Slurm calls it."""
-    done = _ask("sbatch", "--parsable", text=text, folder=folder)
+    done = ask("sbatch", "--parsable", text=text, folder=folder)
     if done.returncode:
         reason = " ".join(done.stderr.replace("sbatch: error:", "").split())[:300]
         raise FailureError(f"sbatch refused the job: {reason}")
     return done.stdout.strip().split(";")[0]
 
 
-def _ask(
+def ask(
     tool: str, *words: str, text: str | None = None, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """What a tool of Slurm answers."""
@@ -138,7 +155,7 @@ def follow(number: str, output: Path) -> int:
     while True:
         state, code = _state(number)
         shown = _show(output, shown)
-        if state in _ENDED.split():
+        if state in ENDED:
             break
         time.sleep(pause)
         pause = min(1.2 * pause, _MOST_SECONDS)
@@ -151,7 +168,7 @@ def follow(number: str, output: Path) -> int:
 
 def _state(number: str) -> tuple[str, int]:
     """What Slurm says of a job, and its exit code when it has ended."""
-    told = _ask("scontrol", "--oneliner", "show", "job", number)
+    told = ask("scontrol", "--oneliner", "show", "job", number)
     if told.returncode:
         if "Invalid job id" in told.stderr:
             raise FailureError(f"Slurm has forgotten job {number}; look into its output")

@@ -43,13 +43,15 @@ def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> No
     _fill(step, step.model.state_dict(), _part(tensors, "weights"), shapes, path)
     _fill(step, step.average.weights, _part(tensors, "average"), shapes, path)
     held = dict(step.spread.held())
+    # A fused kernel counts where the weights are, others on the host.
+    on_device = any(group.get("fused") for group in step.optimizer.param_groups)
     for key, value in _part(tensors, "optimizer").items():
         kind, name = key.split("/")
         if name not in held:
             continue
         state = step.optimizer.state[held[name]]
         if kind == _COUNT:
-            state[kind] = value.clone()
+            state[kind] = value.to(held[name].device if on_device else value.device, copy=True)
         else:
             state[kind] = torch.zeros_like(held[name])
             step.spread.put(name, state[kind], value)

@@ -6,6 +6,7 @@ told holds: a report that comes twice, as after a restart, gets the same answer,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
@@ -22,6 +23,7 @@ __all__ = [
     "Hyperband",
     "Ladder",
     "Rasda",
+    "RasdaIdle",
     "Unscheduled",
     "make_scheduler",
 ]
@@ -121,6 +123,72 @@ class Rasda(Asha):
         return min(self._first_workers * int(self.eta**rung), self._most_workers)
 
 
+class RasdaIdle(Rasda):
+    """RASDA that leaves nobody waiting: a trial grows by doubling, up to its size by RASDA, onto processes that no other trial
+    has or will come for, and only if it is at its next rung earlier with the new start. So that it sees processes become idle,
+    it also reports at halts between rungs, where nobody is compared.
+
+    `most_workers` are all processes that there are, `restart` the events that one could have been shown in a start.
+    """
+
+    def __init__(
+        self, ladder: Ladder, *, trials: int, workers: int = 1, most_workers: int = 1024, restart: int = 0
+    ) -> None:
+        super().__init__(ladder, workers=workers, most_workers=most_workers)
+        self._to_come, self._restart = trials, restart
+        self._told: dict[int, Decision] = {}
+        self._used = 0
+
+    def add(self, trial: int) -> Decision:
+        self._to_come = max(self._to_come - 1, 0)
+        return self._tell(trial, super().add(trial))
+
+    def report(self, report: Report) -> Decision:
+        trial = report.trial
+        told = self._told.get(trial)
+        if told is None:
+            return STOP
+        if report.resource < told.until:  # on its way, or said twice
+            return Decision("continue", told.until, told.workers)
+        if not math.isfinite(report.value):
+            self._end(trial)
+            return STOP
+        if super().report(report).verdict == "stop":
+            return STOP
+        workers = self._size(trial, report.resource, told.workers)
+        verdict: Verdict = "continue" if workers == told.workers else "resize"
+        return self._tell(trial, Decision(verdict, self._next_halt(trial, report.resource, workers), workers))
+
+    def close(self) -> None:
+        super().close()
+        self._to_come = 0
+
+    def _size(self, trial: int, resource: int, has: int) -> int:
+        """Processes of a trial from now on."""
+        number = self._next[trial]
+        idle = self._most_workers - self._used - self._to_come * self._first_workers
+        wanted = has
+        while 2 * wanted <= min(self.workers(number), has + idle):
+            wanted *= 2
+        saved = (self.rungs[number] - resource) * (1.0 / has - 1.0 / wanted)
+        return wanted if saved > self._restart else has
+
+    def _next_halt(self, trial: int, resource: int, workers: int) -> int:
+        """Twice as far, but not beyond the next rung, where a trial goes at once that cannot grow any more."""
+        end = self.rungs[self._next[trial]]
+        return end if 2 * workers > self.workers(self._next[trial]) else min(2 * resource, end)
+
+    def _tell(self, trial: int, decision: Decision) -> Decision:
+        before = self._told.get(trial)
+        self._used += decision.workers - (before.workers if before else 0)
+        self._told[trial] = decision
+        return decision
+
+    def _end(self, trial: int) -> None:
+        super()._end(trial)
+        self._used -= self._told.pop(trial).workers
+
+
 class Halving(Climb):
     """Successive halving (K. Jamieson, A. Talwalkar, arXiv:1502.07943): a rung is decided when all its trials are there."""
 
@@ -202,14 +270,17 @@ class Hyperband:
             self._filling.close()
 
 
+#: Those with which a trial gets more processes on its way.
+GROWING = ("rasda", "rasda-idle")
 #: Names of `make_scheduler`.
-SCHEDULERS = ("none", "halving", "hyperband", "asha", "asha-promote", "rasda")
+SCHEDULERS = ("none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle")
 
 
 def make_scheduler(
-    name: str, ladder: Ladder, *, trials: int, initial_workers: int = 1, most_workers: int = 1024
+    name: str, ladder: Ladder, *, trials: int, initial_workers: int = 1, most_workers: int = 1024, restart: int = 0
 ) -> Scheduler:
-    """The scheduler of this name, for a study of so many trials, each with so many processes at first."""
+    """The scheduler of this name, for a study of so many trials, each with so many processes at first; see `RasdaIdle` for
+    `restart`."""
     made: dict[str, Callable[[], Scheduler]] = {
         "none": lambda: Unscheduled(ladder.most, workers=initial_workers),
         "halving": lambda: Halving(ladder.rungs, ladder.eta, trials, workers=initial_workers),
@@ -217,6 +288,9 @@ def make_scheduler(
         "asha": lambda: Asha(ladder, workers=initial_workers),
         "asha-promote": lambda: AshaPromote(ladder, workers=initial_workers),
         "rasda": lambda: Rasda(ladder, workers=initial_workers, most_workers=most_workers),
+        "rasda-idle": lambda: RasdaIdle(
+            ladder, trials=trials, workers=initial_workers, most_workers=most_workers, restart=restart
+        ),
     }
     if name not in made:
         raise UsageError(f"no scheduler is called {name!r}; choose from {', '.join(SCHEDULERS)}")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ringflow.base.errors import UsageError
 from ringflow.recipes.scaling_model import Cluster, CostModel, Link, Upkeep, Work
-from ringflow.tune.comparison import compare
-from ringflow.tune.curves import Curve
-from ringflow.tune.replay import ReplayResult, RungRow, Segment, Setting, replay
+from ringflow.tune.replay.comparison import compare
+from ringflow.tune.replay.curves import Curve
+from ringflow.tune.replay.simulation import ReplayResult, RungRow, Segment, Setting, replay
 from ringflow.tune.schedulers import SCHEDULERS, Ladder
 
 LADDER = Ladder(10, 40, 4)
@@ -122,6 +122,25 @@ def test_larger_batches_may_be_worth_less() -> None:
     assert run(falling, "rasda", 4, penalty=0.5).best == 40.0 - (10 + 30 / 2)
 
 
+def test_a_longer_training_makes_up_for_larger_batches() -> None:
+    falling = [Curve([0.0, 40.0], [40.0, 0.0])]
+    even = run(falling, "rasda", 4, penalty=0.5, lengthen=True)
+    assert even.best == 0.0
+    assert even.makespan == 20.0 + 10.0 + 30 / (4 * 0.5)  # an event on four devices is worth half of one
+    assert run(falling, "rasda", 4, penalty=1.0, lengthen=True).makespan == 20.0 + 10.0 + 30
+
+
+def test_trials_that_take_turns_start_again_every_time() -> None:
+    result = run(level(1.0, 2.0), "none", 1, turn=20, reload_seconds=5.0)
+    assert result.segments == [
+        Segment(0, 0.0, 30.0, 1, 0, 20), Segment(1, 30.0, 60.0, 1, 0, 20),
+        Segment(0, 60.0, 95.0, 1, 20, 40), Segment(1, 95.0, 130.0, 1, 20, 40),
+    ]  # fmt: skip
+    assert result.reloads == 2
+    alone = run(level(1.0, 2.0), "none", 2, turn=20, reload_seconds=5.0)  # nobody waits for their devices
+    assert (alone.makespan, alone.reloads) == (50.0, 0)
+
+
 def test_a_failure_costs_what_was_done_since_the_last_rung() -> None:
     result = run(level(1.0), "asha", 1, failures_per_second=0.01, seed=1, retries=99)
     assert result.failures > 0
@@ -163,15 +182,16 @@ def test_a_study_of_failures_ends(scheduler: str) -> None:
 @given(
     scheduler=st.sampled_from(SCHEDULERS), devices=st.integers(1, 20), workers=st.integers(1, 4), seed=st.integers(0, 99),
     trials=st.integers(1, 40), growth=st.sampled_from(["wait", "take"]), failures=st.sampled_from([0.0, 0.002]),
+    turn=st.sampled_from([0, 3, 25]),
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
 def test_devices_are_never_had_twice(
-    scheduler: str, devices: int, workers: int, seed: int, trials: int, growth: str, failures: float
+    scheduler: str, devices: int, workers: int, seed: int, trials: int, growth: str, failures: float, turn: int
 ) -> None:
     curves = level(*[float(1 + number * (seed + 1) % 17) for number in range(trials)])
     result = run(
         curves, scheduler, devices, initial_workers=min(workers, devices), growth=growth, seed=seed,
-        failures_per_second=failures,
+        failures_per_second=failures, turn=turn,
     )  # fmt: skip
     changes = [(segment.end, -segment.workers) for segment in result.segments]
     changes += [(segment.start, segment.workers) for segment in result.segments]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.tune.comparison import compare
-from ringflow.tune.curves import Curve, PowerLaw, fit, model_of, read_curves
-from ringflow.tune.replay import Setting
+from ringflow.tune.replay.comparison import compare
+from ringflow.tune.replay.curves import Curve, PowerLaw, fit, model_of, read_curves
+from ringflow.tune.replay.simulation import Setting
 from ringflow.tune.schedulers import Ladder
 
 RECORDED = [

@@ -51,7 +51,10 @@ class Curve:
 
     def stretched(self, events: float) -> Curve:
         """The same values over so many events in all."""
-        factor = events / self.events[-1]
+        return self.scaled(events / self.events[-1])
+
+    def scaled(self, factor: float) -> Curve:
+        """The same values after so many times the events."""
         return Curve([factor * place for place in self.events], self.values)
 
 

@@ -47,7 +47,11 @@ class Setting:
     growth: Literal["wait", "take"] = "wait"
     #: To store a network and to load it again, beside the restart.
     reload_seconds: float = 0.0
+    #: How much less larger batches learn from an event, and whether trials are shown more events to make up for it.
     penalty: float = 0.0
+    lengthen: bool = False
+    #: Events after which a trial makes room for others; 0: none does.
+    turn: int = 0
     failures_per_second: float = 0.0
     #: How often a trial may fail before it is given up.
     retries: int = 3

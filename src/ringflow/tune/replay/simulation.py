@@ -13,7 +13,10 @@ What is assumed:
   goes on before, nothing is started or loaded.
 - The batch of a worker stays as it is, so that the global batch grows with the workers. The value is a function of the events
   shown, however many workers showed them: the rate is rescaled. With `penalty` p an event that W instead of W0 workers show is
-  only worth (W0/W)**p events: 0 is no loss by larger batches, 1 that only the number of steps counts.
+  only worth (W0/W)**p events: 0 is no loss by larger batches, 1 that only the number of steps counts. With `lengthen` a trial
+  is shown as many more events as it takes to make up for that, so that it ends as well as on W0 workers, later.
+- With `turn` all trials begin together, whatever the devices, and take turns of so many events: who had its turn makes room for
+  those that wait, and starts again when it is its turn again.
 - Deciding takes no time. Failures come at random with `failures_per_second` of a device; a trial goes on from the last rung.
 """
 
@@ -28,8 +31,8 @@ from random import Random
 
 from ringflow.base.errors import UsageError
 from ringflow.tune.contract import Decision, Report, Scheduler
-from ringflow.tune.curves import Curve
-from ringflow.tune.replay_result import Costs, ReplayResult, RungRow, Segment, Setting
+from ringflow.tune.replay.curves import Curve
+from ringflow.tune.replay.result import Costs, ReplayResult, RungRow, Segment, Setting
 from ringflow.tune.rungs import Ladder
 from ringflow.tune.schedulers import make_scheduler
 
@@ -45,11 +48,12 @@ class _Trial:
     #: Events on the learning curve; fewer than the resource if larger batches are worth less.
     learned: float = 0.0
     until: int = 0
+    stop: int = 0  # where it is heard of again: `until`, or the end of its turn
     workers: int = 0  # that it has
     wanted: int = 1
     since: float = 0.0
     first: int = 0  # its resource when this segment began
-    fails: bool = False  # before it gets to `until`
+    fails: bool = False  # before it gets to `stop`
     failed: int = 0
     loaded: bool = False  # was started before: there is something to load
 
@@ -70,7 +74,12 @@ def replay(
     if not curves:
         raise UsageError("no curves to replay; give at least one")
     made = make_scheduler(
-        scheduler, ladder, trials=len(curves), initial_workers=setting.initial_workers, most_workers=devices
+        scheduler,
+        ladder,
+        trials=len(curves),
+        initial_workers=setting.initial_workers,
+        most_workers=devices,
+        restart=round((costs.restart_seconds + setting.reload_seconds) * costs.throughput(1)),
     )
     return _Study(curves, made, devices, costs, setting, ReplayResult(scheduler, devices)).run()
 
@@ -101,6 +110,8 @@ class _Study:
 
     def run(self) -> ReplayResult:
         """To the end."""
+        if self._setting.turn:
+            self._going_on.extend(self._admit() for _ in self._curves)
         self._fill()
         while self._events:
             self._now, number = heappop(self._events)
@@ -130,12 +141,16 @@ class _Study:
         while (
             not self._going_on and len(self._trials) < len(self._curves) and self._setting.initial_workers <= self._free
         ):
-            number = len(self._trials)
-            self._trials.append(_Trial(self._curves[number]))
-            self._want(number, self._scheduler.add(number))
-            if len(self._trials) == len(self._curves):
-                self._scheduler.close()
-            self._start(number)
+            self._start(self._admit())
+
+    def _admit(self) -> int:
+        """A new trial: its number."""
+        number = len(self._trials)
+        self._trials.append(_Trial(self._curves[number]))
+        self._want(number, self._scheduler.add(number))
+        if len(self._trials) == len(self._curves):
+            self._scheduler.close()
+        return number
 
     def _want(self, number: int, decision: Decision) -> None:
         trial = self._trials[number]
@@ -166,9 +181,12 @@ class _Study:
             self._unused += self._trials[number].workers
 
     def _go(self, number: int, delay: float) -> None:
-        """On to the next rung, on the devices that it has."""
-        trial, rate = self._trials[number], self._setting.failures_per_second
-        seconds = delay + (trial.until - trial.resource) / self._costs.throughput(trial.workers)
+        """On to the next rung, or to the end of its turn, on the devices that it has."""
+        trial, setting = self._trials[number], self._setting
+        trial.stop = min(trial.until, trial.resource + setting.turn) if setting.turn else trial.until
+        speed = self._costs.throughput(trial.workers) * (self._worth(trial) if setting.lengthen else 1.0)
+        seconds = delay + (trial.stop - trial.resource) / speed
+        rate = setting.failures_per_second
         if rate:
             alive = self._random.expovariate(rate * trial.workers)
             trial.fails = alive < seconds
@@ -176,12 +194,39 @@ class _Study:
         heappush(self._events, (self._now + seconds, number))
 
     def _arrive(self, number: int) -> None:
-        """A trial came to the resource it was to go on to, or failed on its way."""
+        """A trial came to the resource it was to go on to, or to the end of its turn, or failed on its way."""
         trial = self._trials[number]
         if trial.fails:
             self._fail(number)
+            self._decide_about_others()
+            return
+        trial.learned += (1.0 if self._setting.lengthen else self._worth(trial)) * (trial.stop - trial.resource)
+        trial.resource = trial.stop
+        if trial.resource < trial.until:
+            self._make_room(number)
+            return
+        self._report(number)
+        self._decide_about_others()
+
+    def _worth(self, trial: _Trial) -> float:
+        """Of an event, as larger batches learn less from it."""
+        return float((self._setting.initial_workers / trial.workers) ** self._setting.penalty)
+
+    def _make_room(self, number: int) -> None:
+        """A trial had its turn."""
+        if self._going_on:
+            self._release(number)
+            self._put_aside(number)
+            self._going_on.append(number)
         else:
-            self._report(number)
+            self._go(number, 0.0)
+
+    def _put_aside(self, number: int) -> None:
+        """A trial stays on its devices until others need them."""
+        self._resident[number] = None
+        self._unused -= self._trials[number].workers
+
+    def _decide_about_others(self) -> None:
         for other, decision in self._scheduler.promoted():
             if decision.verdict == "stop":
                 self._leave(other)
@@ -191,10 +236,7 @@ class _Study:
                 self._going_on.append(other)
 
     def _report(self, number: int) -> None:
-        trial, setting = self._trials[number], self._setting
-        worth = (setting.initial_workers / trial.workers) ** setting.penalty
-        trial.learned += worth * (trial.until - trial.resource)
-        trial.resource = trial.until
+        trial = self._trials[number]
         value = trial.curve.value(trial.learned)
         self._values.setdefault(trial.resource, []).append(value)
         if value < self._result.best:
@@ -203,8 +245,7 @@ class _Study:
         if decision.verdict in ("stop", "pause"):
             self._release(number)
             if decision.verdict == "pause":
-                self._resident[number] = None
-                self._unused -= trial.workers
+                self._put_aside(number)
             return
         self._count_pass(trial.resource)
         self._want(number, decision)

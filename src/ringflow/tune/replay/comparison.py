@@ -10,15 +10,15 @@ and all is repeated for several orders.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
 from ringflow.base.errors import UsageError
-from ringflow.tune.curves import Curve
-from ringflow.tune.replay import Costs, ReplayResult, Setting, replay
+from ringflow.tune.replay.curves import Curve
+from ringflow.tune.replay.simulation import Costs, ReplayResult, Setting, replay
 from ringflow.tune.rungs import Ladder
 
 
@@ -68,10 +68,12 @@ def compare(
     setting: Setting | None = None,
     trials: int | None = None,
     orders: int = 5,
+    advance: Callable[[int], None] = lambda replays: None,
 ) -> Comparison:
     """Replay a study with every scheduler on every cluster.
 
     Without `trials` a study has as many as can begin at once, as in the publication of RASDA; so it grows with the cluster.
+    `advance` is called after every replay.
     """
     setting = setting or Setting()
     if not curves:
@@ -84,6 +86,7 @@ def compare(
             for name in schedulers:
                 result = replay(chosen, name, devices=number, ladder=ladder, costs=costs, setting=setting)
                 compared.results.setdefault((name, number), []).append(result)
+                advance(1)
     return compared
 
 

@@ -1,0 +1,1 @@
+"""What a search costs and gains: `ringflow bench tune`."""

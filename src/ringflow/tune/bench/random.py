@@ -1,0 +1,196 @@
+"""Random search against ASHA with TPE in real studies: how much compute each needs for a loss as good."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from ringflow.base.errors import UsageError
+from ringflow.tune.folder import StudyFolder
+from ringflow.tune.record import StudyRecord
+
+SEEDS = (1, 2, 3)
+TRIALS = 24
+#: Simulated once, and shown to a trial that lives to the end so often.
+_DATA_EVENTS, _EVENTS, _FIRST_SHARE = 10_000, 30_000, 16
+_SPACE = """
+["optimizer.rate"]
+type = "float"
+low = 1e-4
+high = 3e-2
+log = true
+
+["optimizer.weight_decay"]
+type = "float"
+low = 1e-4
+high = 0.3
+log = true
+
+["optimizer.warmup"]
+type = "float"
+low = 0.0
+high = 0.2
+
+["model.width"]
+type = "int"
+low = 16
+high = 96
+step = 16
+
+["model.layers"]
+type = "int"
+low = 1
+high = 5
+
+["model.hidden"]
+type = "int"
+low = 32
+high = 256
+log = true
+
+["compute.batch_elements"]
+type = "int"
+low = 1024
+high = 16384
+log = true
+"""
+
+
+class Reached(NamedTuple):
+    """A report of a study, and what all its trials had taken until then."""
+
+    value: float
+    device_seconds: float
+    events: int
+
+
+def compare_with_random(random: Sequence[Path], asha: Sequence[Path]) -> dict[str, Any]:
+    """Studies in pairs, one per seed. The ratio is the compute that random search had used when it had its best loss over that
+    which the other study had used when it first had one at least as good; 0 if it never had. `compute_ratio` is the geometric
+    mean, in device-seconds."""
+    if len(random) != len(asha) or not random:
+        raise UsageError(f"{len(random)} studies with random search and {len(asha)} others are no pairs; give as many")
+    pairs = [_pair(StudyFolder(one), StudyFolder(other)) for one, other in zip(random, asha, strict=True)]
+    return {
+        "compute_ratio": _geometric([pair["device_seconds_ratio"] for pair in pairs]),
+        "events_ratio": _geometric([pair["events_ratio"] for pair in pairs]),
+        "whole_compute_ratio": _geometric([pair["whole_device_seconds_ratio"] for pair in pairs]),
+        "pairs": pairs,
+    }
+
+
+def _pair(random: StudyFolder, asha: StudyFolder) -> dict[str, Any]:
+    for folder, scheduler in ((random, ("none",)), (asha, ("asha", "asha-promote"))):
+        if folder.settings.scheduler not in scheduler:
+            raise UsageError(
+                f"{folder.path} has the scheduler {folder.settings.scheduler}, not {scheduler[0]}; swap them?"
+            )
+    ours, theirs = asha.record(), random.record()
+    for folder, record in ((random, theirs), (asha, ours)):
+        if not record.closed or not all(trial.over for trial in record.trials):
+            raise UsageError(f"{folder.path} is not finished; go on with `ringflow tune resume {folder.path}`")
+    there = min(timeline(theirs), key=lambda reached: reached.value, default=None)
+    if there is None:
+        raise UsageError(f"no trial of {random.path} reported a value; run it again")
+    here = next((reached for reached in timeline(ours) if reached.value <= there.value), None)
+    return {
+        "random": str(random.path),
+        "asha": str(asha.path),
+        "trials": [len(theirs.trials), len(ours.trials)],
+        "target": there.value,
+        "asha_best": min((reached.value for reached in timeline(ours)), default=math.inf),
+        "random_device_seconds": there.device_seconds,
+        "asha_device_seconds": here.device_seconds if here else None,
+        "device_seconds_ratio": there.device_seconds / here.device_seconds if here else 0.0,
+        "events_ratio": there.events / here.events if here else 0.0,
+        "whole_device_seconds_ratio": theirs.device_seconds / here.device_seconds if here else 0.0,
+    }
+
+
+def timeline(record: StudyRecord) -> Iterator[Reached]:
+    """Finite reports in the order in which they came. Events are those of all trials at their last reports."""
+    shown = 0
+    before: dict[int, int] = {}
+    reports = [(said.time, trial.number, said) for trial in record.trials for said in trial.reports]
+    for time, number, said in sorted(reports, key=lambda report: report[:2]):
+        shown += said.resource - before.get(number, 0)
+        before[number] = said.resource
+        if math.isfinite(said.value):
+            yield Reached(said.value, _device_seconds(record, time), shown)
+
+
+def _device_seconds(record: StudyRecord, time: float) -> float:
+    """Of all trials until then, those that were running counted in."""
+    return sum(
+        part.workers * (min(time, part.end if part.end is not None else time) - part.start)
+        for trial in record.trials
+        for part in trial.segments
+        if part.start < time
+    )
+
+
+def _geometric(ratios: Sequence[float]) -> float:
+    return math.exp(fmean(map(math.log, ratios))) if all(ratio > 0.0 for ratio in ratios) else 0.0
+
+
+def run_studies(
+    place: Path,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    trials: int = TRIALS,
+    events: int = _EVENTS,
+    workers: int | None = None,
+) -> tuple[list[Path], list[Path]]:
+    """Train both kinds of studies, one per seed, on the same events; those that were interrupted go on. It takes hours."""
+    from ringflow.recipes.simulate import simulate
+    from ringflow.sim.settings import SimulateSettings
+
+    place.mkdir(parents=True, exist_ok=True)
+    data = place / "data"
+    chosen = ["generator.sample=ttbar", f"production.events={min(_DATA_EVENTS, events)}", "production.keep_hits=false"]
+    simulate(SimulateSettings.resolve(None, chosen), data)
+    space = place / "space.toml"
+    space.write_text(_SPACE, encoding="utf-8")
+    kinds = (("random", "random", "none"), ("asha", "tpe", "asha"))
+    made: dict[str, list[Path]] = {name: [] for name, *_ in kinds}
+    for seed in seeds:
+        for name, search, scheduler in kinds:
+            out = place / f"{name}_{seed}"
+            _run_study(out, data, space, search, scheduler, seed=seed, trials=trials, events=events, workers=workers)
+            made[name].append(out)
+    return made["random"], made["asha"]
+
+
+def _run_study(
+    out: Path,
+    data: Path,
+    space: Path,
+    search: Any,
+    scheduler: Any,
+    *,
+    seed: int,
+    trials: int,
+    events: int,
+    workers: int | None,
+) -> None:
+    from ringflow.train.settings import TrainSettings
+    from ringflow.tune.create import create
+    from ringflow.tune.options import Place
+    from ringflow.tune.run import run
+    from ringflow.tune.settings import StudySettings
+
+    training = TrainSettings.resolve(
+        "clic_tiny", [f"data={data}", f"length.events={events}", f"length.validate_every={events}"]
+    )
+    settings = StudySettings(
+        trials=trials,
+        search=search,
+        scheduler=scheduler,
+        least=max(events // _FIRST_SHARE, 1),
+        seed=seed,
+        default_first=False,  # neither is to know a good point from the beginning
+    )
+    run(create(training, settings, space, out), Place(workers=workers))

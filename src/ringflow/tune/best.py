@@ -1,0 +1,93 @@
+"""The settings of the best trial as a file that `ringflow train` takes.
+
+Path("best.toml").write_text(best_settings(Path("studies/clic_small")))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ringflow.base.config import to_toml
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.train.settings import TrainSettings
+from ringflow.tune.folder import StudyFolder
+from ringflow.tune.pareto import front_of, objective_values
+from ringflow.tune.record import StudyRecord, TrialRecord
+
+
+def best_settings(study: Path, objective: str | None = None, trial: int | None = None) -> str:
+    """Complete settings of a training as TOML: of the trial that is best in an objective (the first one), or of this trial."""
+    folder = StudyFolder(study)
+    chosen = best_trial(folder, folder.record(), objective) if trial is None else _numbered(folder, trial)
+    settings = TrainSettings.resolve(folder.settings_file, folder.space.settings_words(chosen.point))
+    return f"# {_origin(folder, chosen)}\n{to_toml(settings)}"
+
+
+def best_trial(folder: StudyFolder, record: StudyRecord, objective: str | None = None) -> TrialRecord:
+    """The trial with the lowest value of an objective, the first one unless told; of those that lived to the end if any did."""
+    objectives = folder.settings.objectives
+    if objective is not None and objective not in objectives:
+        raise UsageError(f"{folder.path} made no {objective!r} small; choose from {', '.join(objectives)}")
+    place = objectives.index(objective) if objective is not None else 0
+    values = {trial.number: objective_values(trial, objectives)[place] for trial in record.trials}
+    told = [trial for trial in record.trials if math.isfinite(values[trial.number])]
+    chosen = [trial for trial in told if trial.state == "complete"] or told
+    if not chosen:
+        raise FailureError(_nothing(folder, record))
+    return min(chosen, key=lambda trial: values[trial.number])
+
+
+def front_rows(study: Path) -> list[dict[str, object]]:
+    """The front of several objectives, one row per trial: number, state, events, values and settings."""
+    folder = StudyFolder(study)
+    record = folder.record()
+    front = front_of(record.trials, folder.settings.objectives)
+    if not front.trials:
+        raise FailureError(_nothing(folder, record))
+    return [
+        {"trial": trial.number, "state": trial.state, "events": trial.resource}
+        | dict(zip(folder.settings.objectives, values, strict=True))
+        | dict(trial.point)
+        for trial, values in zip(front.trials, front.values.tolist(), strict=True)
+    ]
+
+
+def short(point: Mapping[str, object], most: int | None = None) -> str:
+    """Settings in a few words, with the last part of every name: `rate=0.0012 width=128`."""
+    words = [f"{name.rpartition('.')[2]}={_brief(value)}" for name, value in point.items()]
+    return " ".join(words[:most]) + (" …" if most is not None and len(words) > most else "")
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(_brief, value))
+    return str(value)
+
+
+def _numbered(folder: StudyFolder, number: int) -> TrialRecord:
+    trials = folder.record().trials
+    if not 0 <= number < len(trials):
+        there = f"there are trials 0 to {len(trials) - 1}" if trials else "there are none yet"
+        raise UsageError(f"{folder.path} has no trial {number}; {there}")
+    return trials[number]
+
+
+def _nothing(folder: StudyFolder, record: StudyRecord) -> str:
+    failed = record.in_state("failed")
+    if record.trials and len(failed) == len(record.trials):
+        return f"all {len(failed)} trials of {folder.path} failed, the last with: {failed[-1].reason}"
+    return f"no trial of {folder.path} has a value yet; go on with `ringflow tune resume {folder.path}`"
+
+
+def _origin(folder: StudyFolder, trial: TrialRecord) -> str:
+    """Where these settings come from, for the head of the file."""
+    said = f"trial {trial.number} of {folder.path.absolute().name}"
+    if not trial.reports:
+        return f"{said}, which has no value"
+    objectives = folder.settings.objectives
+    pairs = zip(objectives, objective_values(trial, objectives), strict=True)
+    return f"{said}: {', '.join(f'{name} {value:.5g}' for name, value in pairs)} after {trial.resource:,} events"

@@ -1,0 +1,142 @@
+"""Options of `ringflow tune` and `ringflow tune resume`: where trials run, and how the study goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from ringflow.base.errors import UsageError
+from ringflow.base.options import Count, Several, Switch
+
+if TYPE_CHECKING:
+    from ringflow.launch.slurm import Job
+    from ringflow.train.settings import TrainSettings
+    from ringflow.tune.settings import StudySettings
+
+Executor = Literal["local", "ray", "slurm"]
+Search = Literal["grid", "random", "evolution", "tpe", "gp", "forest"]
+Scheduler = Literal["none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle"]
+#: One in `eta` squared of the events of a training, unless told.
+_RUNGS_BELOW = 2
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place:
+    """Where trials run."""
+
+    executor: Annotated[Executor, Parameter(help="Processes of this machine, a Ray cluster, or jobs of Slurm.")] = (
+        "local"
+    )
+    workers: Annotated[
+        Count | None, Parameter(help="Processes for all trials together; one per accelerator or core unless given.")
+    ] = None
+    address: Annotated[
+        str | None, Parameter(help="Ray: `auto`, or HOST:PORT of the head; a cluster is started here unless given.")
+    ] = None
+    max_jobs: Annotated[Count, Parameter(help="Slurm: jobs at a time.")] = 8
+    tasks_per_node: Annotated[
+        Count | None, Parameter(help="Slurm: processes of a trial on a node; one per GPU, or one, unless given.")
+    ] = None
+    gpus_per_node: Annotated[int, Parameter(validator=Number(gte=0), help="Slurm: GPUs per node.")] = 0
+    cpus_per_task: Annotated[Count, Parameter(help="Slurm: cores per process.")] = 1
+    time: Annotated[str, Parameter(help="Slurm: time limit of a job, which trains one trial after the other.")] = (
+        "1:00:00"
+    )
+    notice: Annotated[Count, Parameter(help="Slurm: seconds before the limit at which checkpoints are written.")] = 120
+    idle: Annotated[Count, Parameter(help="Slurm: seconds without a trial after which a job ends.")] = 60
+    partition: Annotated[str | None, Parameter(help="Slurm: partition of the cluster.")] = None
+    account: Annotated[str | None, Parameter(help="Slurm: account to charge.")] = None
+    setup: Annotated[
+        tuple[str, ...], Several, Parameter(help="Slurm: lines for the shell of a job: --setup 'module load cuda'.")
+    ] = ()
+    option: Annotated[
+        tuple[str, ...], Several, Parameter(help="Slurm: further options for sbatch: --option=--qos=fast.")
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if self.address is not None and self.executor != "ray":
+            raise UsageError(f"--address {self.address} is for --executor ray, not {self.executor}")
+
+    def job(self) -> Job:
+        """What is asked of Slurm for a trial; the number of its processes comes with the trial."""
+        from ringflow.launch.slurm import Job
+
+        return Job(
+            name="ringflow-tune",
+            tasks_per_node=self.tasks_per_node or max(self.gpus_per_node, 1),
+            gpus_per_node=self.gpus_per_node,
+            cpus_per_task=self.cpus_per_task,
+            time=self.time,
+            notice=self.notice,
+            partition=self.partition,
+            account=self.account,
+            setup=self.setup,
+            extra=self.option,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Plan:
+    """How a study goes."""
+
+    trials: Annotated[Count, Parameter(help="Settings to try.")] = 24
+    search: Annotated[Search, Parameter(help="How settings are chosen.")] = "tpe"
+    scheduler: Annotated[
+        Scheduler, Parameter(help="Who decides how long a trial lives; with `rasda` also on how many processes.")
+    ] = "asha"
+    objective: Annotated[
+        str, Parameter(help="What is made small: loss, jets, cpu_ms, parameters, or several with commas.")
+    ] = "loss"
+    least: Annotated[
+        Count | None, Parameter(help="Events after which trials are compared first; length.events / eta² unless given.")
+    ] = None
+    eta: Annotated[
+        int, Parameter(validator=Number(gte=2), help="One in so many goes on, to so many times the events.")
+    ] = 4
+    workers_per_trial: Annotated[
+        Count, Parameter(name=("--workers-per-trial", "--initial-workers"), help="Processes of a trial, at first.")
+    ] = 1
+    most_workers: Annotated[
+        Count | None, Parameter(help="Processes of a trial at most, with `rasda`; all unless given.")
+    ] = None
+    retries: Annotated[int, Parameter(validator=Number(gte=0), help="How often a trial may fail.")] = 2
+    seed: Annotated[int, Parameter(validator=Number(gte=0), help="Of the search.")] = 1
+    skip_default: Annotated[
+        bool, Switch, Parameter(help="Do not begin with the settings as they are, before anything is varied.")
+    ] = False
+
+    def settings(self, training: TrainSettings, place: Place) -> StudySettings:
+        """The settings of the study, with what follows from the training and from the place."""
+        from ringflow.tune.settings import StudySettings
+
+        return StudySettings(
+            trials=self.trials,
+            search=self.search,
+            scheduler=self.scheduler,
+            objectives=tuple(name.strip() for name in self.objective.split(",") if name.strip()) or ("loss",),
+            least=self.least or max(training.length.events // self.eta**_RUNGS_BELOW, 1),
+            eta=self.eta,
+            workers_per_trial=self.workers_per_trial,
+            most_workers=max(self._most_workers(training, place), self.workers_per_trial),
+            retries=self.retries,
+            seed=self.seed,
+            default_first=not self.skip_default,
+        )
+
+    def _most_workers(self, training: TrainSettings, place: Place) -> int:
+        from ringflow.tune.schedulers import GROWING
+
+        if self.most_workers is not None or self.scheduler not in GROWING:
+            return self.most_workers or self.workers_per_trial
+        if place.executor == "local":
+            from ringflow.tune.run import default_workers
+
+            return place.workers or default_workers(training.compute.device)
+        if place.workers is None:
+            raise UsageError(f"with --executor {place.executor} a trial that grows needs a limit; give --most-workers")
+        return place.workers

@@ -1,0 +1,1 @@
+"""The two ends of PanDA's hyper-parameter search."""

@@ -1,0 +1,253 @@
+"""What the page of a study tells, computed from its record: comparisons, costs, who used which process when."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from statistics import median
+from typing import Any, NamedTuple
+
+from ringflow.tune.folder import StudyFolder
+from ringflow.tune.parameter import Choice, Parameter, Range, same
+from ringflow.tune.pareto import objective_values
+from ringflow.tune.record import Reported, State, StudyRecord, TrialRecord, best_of
+from ringflow.tune.report.chart import words
+
+#: In the order in which they are told.
+STATES: tuple[State, ...] = ("complete", "stopped", "paused", "running", "waiting", "failed")
+
+
+class Comparison(NamedTuple):
+    """Two values after the same number of events."""
+
+    resource: int
+    theirs: float
+    best: float
+
+    @property
+    def gain(self) -> float:
+        """By what share the best is lower."""
+        return (self.theirs - self.best) / abs(self.theirs) if self.theirs else 0.0
+
+
+class Bar(NamedTuple):
+    """Processes from `lane` on, next to each other, that a trial had for a time."""
+
+    lane: int
+    lanes: int
+    trial: TrialRecord
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class StudyView:
+    """A study to look at."""
+
+    folder: StudyFolder
+    record: StudyRecord
+
+    @property
+    def trials(self) -> Sequence[TrialRecord]:
+        """All of them."""
+        return self.record.trials
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """What is made small."""
+        return self.folder.settings.objectives
+
+    @cached_property
+    def best(self) -> TrialRecord | None:
+        """The best trial in the first objective."""
+        return best_of(self.trials)
+
+    @cached_property
+    def rungs(self) -> tuple[int, ...]:
+        """Resources at which trials were compared."""
+        match self.folder.settings.scheduler:
+            case "none":
+                return (self.record.most,)
+            case "hyperband":
+                return self.folder.ladder.from_the_end
+        return self.folder.ladder.rungs
+
+    def rung(self, resource: int) -> int:
+        """Number of the rung that a report belongs to; a training reports at the first validation that is not before it."""
+        return max(bisect_right(self.rungs, resource) - 1, 0)
+
+    @cached_property
+    def states(self) -> Counter[State]:
+        """How many trials are in which state."""
+        return Counter(trial.state for trial in self.trials)
+
+    @cached_property
+    def values(self) -> dict[int, list[float]]:
+        """Last values of all objectives by trial, of trials that have a finite first one."""
+        told = {trial.number: objective_values(trial, self.objectives) for trial in self.trials if trial.reports}
+        for trial in self.trials:
+            if trial.reports:
+                told[trial.number][0] = trial.reports[-1].value
+        return {number: values for number, values in told.items() if math.isfinite(values[0])}
+
+    @cached_property
+    def coordinates(self) -> list[list[float | None]]:
+        """For every parameter, where each trial is on its axis; None where it is not active."""
+        return [_coordinates(parameter, self.trials) for parameter in self.folder.space.parameters]
+
+    @cached_property
+    def climbs(self) -> list[dict[int, Reported]]:
+        """For every trial, its reports by rung; what it said between rungs is left out."""
+        climbs: list[dict[int, Reported]] = [{} for _ in self.trials]
+        for trial in self.trials:
+            for report in trial.reports:
+                if report.resource >= self.rungs[rung := self.rung(report.resource)]:
+                    climbs[trial.number].setdefault(rung, report)
+        return climbs
+
+    @cached_property
+    def begin(self) -> float:
+        """When the first trial was made."""
+        return min((trial.created for trial in self.trials), default=0.0)
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first to the last thing that happened."""
+        return self.record.last_time - self.begin if self.trials else 0.0
+
+    @property
+    def first_is_default(self) -> bool:
+        """Whether the first trial has the settings that the space varies as they are."""
+        known = self.folder.training.model_dump(mode="json")
+        point = self.trials[0].point if self.trials else {}
+        return bool(point) and all(
+            same(reduce(lambda part, key: part[key], name.split("."), known), value) for name, value in point.items()
+        )
+
+    def against_first(self) -> Comparison | None:
+        """The best trial and the first one, after the events that the first one was shown."""
+        first = self.trials[0] if self.trials else None
+        if self.best is None or first is None or first is self.best or first.number not in self.values:
+            return None
+        return _compared(first.resource, self.values[first.number][0], self.best)
+
+    def against_median(self) -> Comparison | None:
+        """The best trial and the median, at the highest rung that at least half of the trials came to."""
+        by_rung: dict[int, list[float]] = {}
+        for trial in self.trials:
+            for report in trial.reports:
+                if math.isfinite(report.value):
+                    by_rung.setdefault(self.rung(report.resource), []).append(report.value)
+        crowded = [rung for rung, values in by_rung.items() if 2 * len(values) >= len(self.values) and len(values) > 2]
+        if self.best is None or not crowded:
+            return None
+        return _compared(self.rungs[max(crowded)], median(by_rung[max(crowded)]), self.best)
+
+    @cached_property
+    def costs(self) -> dict[int, dict[State, float]]:
+        """Device-seconds by rung that was climbed to, and by what became of the trials."""
+        costs: dict[int, dict[State, float]] = {number: {} for number in range(len(self.rungs))}
+        for trial in self.trials:
+            for part in trial.segments:
+                end = self.record.last_time if part.end is None else part.end
+                since = part.start
+                inside = [report for report in trial.reports if part.start < report.time <= end]
+                stops = [(report.time, self.rung(report.resource)) for report in inside]
+                for time, rung in [*stops, (end, self._climbing_to(trial, since if not inside else inside[-1].time))]:
+                    spent = costs[rung]
+                    spent[trial.state] = spent.get(trial.state, 0.0) + part.workers * (time - since)
+                    since = time
+        return costs
+
+    def _climbing_to(self, trial: TrialRecord, since: float) -> int:
+        """The rung that a trial was on its way to at a time, as far as its reports tell."""
+        later = next((report.resource for report in trial.reports if report.time > since), None)
+        return self.rung(later if later is not None else max(trial.until, trial.resource))
+
+    def saving(self) -> tuple[float, float] | None:
+        """Device-seconds of the trials that ended, and what they would have cost had all lived to the end at their own pace."""
+        ended = [trial for trial in self.trials if trial.over and trial.resource]
+        spent = sum(trial.device_seconds(self.record.last_time) for trial in ended)
+        whole = sum(trial.device_seconds(self.record.last_time) * self.record.most / trial.resource for trial in ended)
+        return (spent, whole) if ended and whole > 0 else None
+
+    def bars(self) -> tuple[int, list[Bar]]:
+        """Who had which processes: the number of processes, and a bar for every time that a trial had some."""
+        last = self.record.last_time
+        parts = sorted(
+            (part.start, last if part.end is None else part.end, part.workers, trial.number)
+            for trial in self.trials
+            for part in trial.segments
+        )
+        free: list[int] = []
+        busy: list[tuple[float, int]] = []
+        bars, lanes = [], 0
+        for start, end, workers, number in parts:
+            while busy and busy[0][0] <= start:
+                heapq.heappush(free, heapq.heappop(busy)[1])
+            while len(free) < workers:
+                heapq.heappush(free, lanes)
+                lanes += 1
+            taken = [heapq.heappop(free) for _ in range(workers)]
+            for lane in taken:
+                heapq.heappush(busy, (end, lane))
+            bars += [Bar(lane, count, self.trials[number], start, end) for lane, count in _runs(taken)]
+        return lanes, bars
+
+    def data(self) -> dict[str, Any]:
+        """Columns of numbers for the page: what is pointed at, sorted and chosen there."""
+        last = self.record.last_time
+        columns: dict[str, list[Any]] = {
+            "number": [trial.number for trial in self.trials],
+            "state": [STATES.index(trial.state) for trial in self.trials],
+            "events": [trial.resource for trial in self.trials],
+            "workers": [trial.segments[-1].workers if trial.segments else 0 for trial in self.trials],
+            "seconds": [round(trial.device_seconds(last), 1) for trial in self.trials],
+        }
+        for index in range(len(self.objectives)):
+            told = (self.values.get(trial.number, [math.nan] * (index + 1))[index] for trial in self.trials)
+            columns[f"o{index}"] = [float(f"{value:.6g}") if math.isfinite(value) else None for value in told]
+        columns |= {f"p{index}": places for index, places in enumerate(self.coordinates)}
+        return {
+            "states": STATES,
+            "objectives": self.objectives,
+            "best": self.best.number if self.best else None,
+            "parameters": [
+                {"name": parameter.name, "options": _options(parameter)} for parameter in self.folder.space.parameters
+            ],
+            "columns": columns,
+        }
+
+
+def _coordinates(parameter: Parameter, trials: Sequence[TrialRecord]) -> list[float | None]:
+    held = [trial.point.get(parameter.name) for trial in trials]
+    if isinstance(parameter, Range):
+        return [value if isinstance(value, int | float) else None for value in held]
+    known = {words(option): float(index) for index, option in enumerate(parameter.options)}
+    return [None if value is None else known.get(words(value)) for value in held]
+
+
+def _options(parameter: object) -> list[str] | None:
+    return list(map(words, parameter.options)) if isinstance(parameter, Choice) else None
+
+
+def _compared(resource: int, theirs: float, best: TrialRecord) -> Comparison | None:
+    """The best trial there, or at the last report before; None if it has none."""
+    reached = [report.value for report in best.reports if report.resource <= resource]
+    return Comparison(resource, theirs, reached[-1]) if reached and math.isfinite(reached[-1]) else None
+
+
+def _runs(lanes: Sequence[int]) -> list[tuple[int, int]]:
+    """Sorted numbers as (first, how many that follow each other)."""
+    runs: list[list[int]] = []
+    for lane in lanes:
+        if runs and lane == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([lane, 1])
+    return [(first, count) for first, count in runs]

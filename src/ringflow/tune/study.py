@@ -1,0 +1,224 @@
+"""A study as it goes: what is told to it is written down first, then search and scheduler learn of it.
+
+    study = Study(folder, log)
+    trial = study.add()                               # the search chooses
+    decision = study.report(trial.number, 12_000, figures)
+
+Search and scheduler keep nothing on disk. When a study is opened again they are told the rows of its log, in their order, and
+are as they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ringflow.base.errors import FailureError
+from ringflow.tune.contract import Decision, Finished, Point, Report
+from ringflow.tune.executor import Trouble
+from ringflow.tune.folder import StudyFolder
+from ringflow.tune.log import StudyLog
+from ringflow.tune.objective import values_of
+from ringflow.tune.record import Row, StudyRecord, TrialRecord
+from ringflow.tune.scalar import scalarised
+from ringflow.tune.schedulers import make_scheduler
+from ringflow.tune.search import make_search
+
+#: So many trials fail, and none reports anything, until the study is given up.
+_HOPELESS = 3
+
+
+class Study:
+    """Trials, and who decides about them."""
+
+    def __init__(self, folder: StudyFolder, log: StudyLog, earlier: Sequence[Finished] = ()) -> None:
+        settings = folder.settings
+        self.folder, self.settings, self._log, self._earlier = folder, settings, log, tuple(earlier)
+        self.record = StudyRecord(folder.training.length.events)
+        self._scheduler = make_scheduler(
+            settings.scheduler,
+            folder.ladder,
+            trials=settings.trials,
+            initial_workers=settings.workers_per_trial,
+            most_workers=settings.most_workers,
+        )
+        self._search = make_search(
+            settings.search, folder.space, folder.training, seed=settings.seed, grid_steps=settings.grid_steps
+        )
+        self._waiting: dict[
+            int, None
+        ] = {}  # trials without processes that are to go on, in the order in which they came
+        self.rows: list[Row] = []
+        self._open(log.rows())
+
+    def _open(self, rows: Sequence[Row]) -> None:
+        """Tell the scheduler again what it was told. What it said of others may not have been written down at the end."""
+        promised: dict[int, Decision] = {}
+        for row in rows:
+            self._remember(row)
+            promised.pop(row.trial if row.kind == "decided" else -1, None)
+            self._tell_again(row)
+            if row.kind != "decided":
+                promised.update(self._scheduler.promoted())
+        for number, decision in promised.items():
+            self._decide(number, decision)
+        interrupted = self.record.in_state("running")
+        for trial in interrupted:  # nobody runs it any more
+            self._append("ended", trial.number)
+        self._waiting = {**dict.fromkeys(trial.number for trial in interrupted), **self._waiting}  # they had their turn
+
+    def _tell_again(self, row: Row) -> None:
+        match row.kind:
+            case "added":
+                decision: Decision | None = self._scheduler.add(row.trial)
+            case "reported":
+                decision = self._scheduler.report(_report_of(row))
+            case "gone":
+                self._scheduler.gone(row.trial)
+                decision = None
+            case "closed":
+                self._scheduler.close()
+                decision = None
+            case _:
+                decision = None
+        if decision is not None and decision.verdict != row.data["verdict"]:
+            raise FailureError(
+                f"the log of {self.folder.path} says {row.data['verdict']} for trial {row.trial} where this version of "
+                f"ringflow decides {decision.verdict}; go on with the version that the study was made with"
+            )
+
+    def _append(self, kind: str, trial: int = -1, **data: object) -> None:
+        self._remember(self._log.append(kind, trial, **data))
+
+    def _remember(self, row: Row) -> None:
+        self.rows.append(row)
+        self.record.apply(row)
+        if row.trial >= 0:
+            waits = self.record.trials[row.trial].state == "waiting"
+            if waits:
+                self._waiting[row.trial] = None
+            else:
+                self._waiting.pop(row.trial, None)
+
+    def _decide(self, trial: int, decision: Decision) -> None:
+        self._append("decided", trial, **_words(decision))
+
+    def _settle(self) -> None:
+        """Write down what the scheduler decides about trials that were put aside."""
+        for trial, decision in self._scheduler.promoted():
+            self._decide(trial, decision)
+
+    @property
+    def waiting(self) -> list[TrialRecord]:
+        """Trials that are to go on and have no processes, those that wait longest first."""
+        return [self.record.trials[number] for number in self._waiting]
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing will happen any more."""
+        return self.record.closed and all(trial.over for trial in self.record.trials)
+
+    def add(self) -> TrialRecord | None:
+        """A new trial, as the search chooses; None if there are enough, or nothing is left to try."""
+        number = len(self.record.trials)
+        if self.record.closed:
+            return None
+        point = self._choose(number) if number < self.settings.trials else None
+        if point is None:
+            self._append("closed")
+            self._scheduler.close()
+            self._settle()
+            return None
+        self._append("added", number, point=dict(point), **_words(self._scheduler.add(number)))
+        return self.record.trials[number]
+
+    def _choose(self, number: int) -> Point | None:
+        if number == 0 and self.settings.default_first and self.settings.search != "grid":
+            point = _point_of(self.folder)
+            if point is not None:
+                return point
+        known = [*self._earlier, *map(self._finished, self.record.trials)]
+        return self._search.ask(number, scalarised(known, self._objectives(), (self.settings.seed, number)))
+
+    def _objectives(self) -> Mapping[int, Sequence[float]]:
+        """Values by trial, where there are several objectives."""
+        if len(self.settings.objectives) == 1:
+            return {}
+        return {
+            trial.number: values_of(trial.figures, self.settings.objectives)
+            for trial in self.record.trials
+            if trial.reports and trial.figures
+        }
+
+    def _finished(self, trial: TrialRecord) -> Finished:
+        value = math.nan if trial.value is None and trial.over else trial.value
+        return Finished(trial.number, trial.point, value, trial.resource, trial.state == "complete")
+
+    def begin(self, number: int, workers: int) -> None:
+        """A trial has its processes."""
+        self._append("begun", number, workers=workers)
+
+    def report(self, number: int, resource: int, figures: Mapping[str, float | None]) -> Decision:
+        """A trial came to a rung; what becomes of it."""
+        value = values_of(figures, self.settings.objectives)[0]
+        told = {name: figure for name, figure in figures.items() if figure is not None}
+        decision = self._scheduler.report(Report(number, resource, value, told))
+        self._append("reported", number, resource=resource, value=value, figures=told, **_words(decision))
+        self._settle()
+        return decision
+
+    def end(self, number: int, trouble: Trouble | None, reason: str) -> None:
+        """A trial gave its processes back, as it was told or because something went wrong."""
+        trial = self.record.trials[number]
+        if trial.state != "running":  # it was told to end
+            return
+        if trouble is None or trouble in ("interrupted", "full"):
+            self._append("ended", number)
+            if trouble == "full":
+                raise FailureError(f"trial {number}: {reason}, then `ringflow tune resume {self.folder.path}`")
+        elif trouble == "diverged":
+            self._diverge(trial, reason)
+        elif trouble == "refused" or trial.failures >= self.settings.retries:
+            self._append("gone", number, reason=reason)
+            self._scheduler.gone(number)
+            self._settle()
+            self._give_up_if_hopeless(reason)
+        else:
+            self._append("failed", number, reason=reason)
+
+    def _diverge(self, trial: TrialRecord, reason: str) -> None:
+        """It counts at the rung that it was on its way to, as worse than all others."""
+        decision = self._scheduler.report(Report(trial.number, trial.until, math.nan))
+        words = {**_words(decision), "value": math.nan, "figures": {}, "reason": reason}
+        self._append("reported", trial.number, resource=trial.until, **words)
+        self._settle()
+
+    def _give_up_if_hopeless(self, reason: str) -> None:
+        trials = self.record.trials
+        failed = [trial for trial in trials if trial.state == "failed"]
+        if len(failed) >= min(_HOPELESS, self.settings.trials) and not any(trial.reports for trial in trials):
+            raise FailureError(f"the first {len(failed)} trials failed, the last with: {reason}")
+
+
+def _words(decision: Decision) -> dict[str, object]:
+    return {"verdict": decision.verdict, "until": decision.until, "workers": decision.workers}
+
+
+def _report_of(row: Row) -> Report:
+    value = row.data["value"]
+    return Report(row.trial, row.data["resource"], math.nan if value is None else value, row.data["figures"])
+
+
+def _point_of(folder: StudyFolder) -> Point | None:
+    """The settings that the space varies, as they are; None if they are not a point of it."""
+    values = folder.training.model_dump(mode="json")
+
+    def value_of(name: str) -> object:
+        found: object = values
+        for part in name.split("."):
+            found = found[part] if isinstance(found, dict) else None
+        return found
+
+    point = folder.space.build(lambda parameter: value_of(parameter.name))
+    allowed = folder.space.holds(point) and folder.space.feasible(point, folder.training) is None
+    return point if allowed else None

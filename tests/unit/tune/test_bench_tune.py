@@ -1,0 +1,163 @@
+"""The figures of `ringflow bench tune`."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_study import make_study
+
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.output import print_json
+from ringflow.tune.bench import figures as bench
+from ringflow.tune.bench.command import bench_tune
+from ringflow.tune.bench.driver import MadeUpTrials, driver_cost
+from ringflow.tune.bench.random import compare_with_random, run_studies, timeline
+from ringflow.tune.executor import Begun, Ended, Order, Said
+from ringflow.tune.record import Row, StudyRecord
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small clusters, few trials."""
+    monkeypatch.setattr(bench, "DEVICES", (16, 32, 64))
+    monkeypatch.setattr(bench, "_MANY_TRIALS", 200)
+    monkeypatch.setattr(bench, "driver_cost", lambda: driver_cost(12, rounds=1))
+
+
+@pytest.mark.usefixtures("small")
+def test_the_record_has_all_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    result = bench.run()
+    print_json(result)
+    kept = json.loads(capsys.readouterr().out)
+    assert kept["benchmark"] == "tune"
+    assert list(kept["rasda_speedup_over_asha"]) == ["16", "32", "64"]
+    assert min(kept["rasda_speedup_over_asha"].values()) > 1.5
+    assert min(kept["rasda_idle_speedup_over_asha"].values()) > 1.5
+    assert kept["best_over_asha"]["rasda"]["64"] == 1.0  # at equal quality, without a penalty
+    assert 0.0 < kept["driver_overhead"] < 1.0
+    assert kept["replay_trials_per_second"] > 10.0
+    assert kept["random_compute_over_asha_tpe"] is None
+    assert "--real" in kept["random_against_asha_tpe"]
+    assert {"processor", "cores", "ringflow"} <= kept.keys()
+    assert any("2 hours on one device" in sentence for sentence in kept["assumptions"]["replay"])
+    table = {
+        (row["scheduler"], row["trials_per_device"], row["penalty"], row["hours"]): row["equal_quality"]
+        for row in kept["rasda_by_assumption"]
+    }
+    assert len(table) == 2 * 2 * 3 * 4
+    assert table["rasda", 1, 0.0, 8.0] > table["rasda", 1, 0.5, 8.0] > table["rasda", 1, 1.0, 8.0]
+    assert table["rasda", 1, 0.0, 8.0] > table["rasda", 1, 0.0, 1 / 12]
+    bench.show(result)
+    said = capsys.readouterr().err
+    assert "rasda-idle" in said
+    assert "not measured" in said
+
+
+@pytest.mark.usefixtures("small")
+def test_the_command_keeps_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "sensitivity", lambda campaign, devices, **words: [])
+    random, asha = (make_study(tmp_path / name, 8, scheduler=name) for name in ("none", "asha"))
+    bench_tune(random=(random,), asha_tpe=(asha,), out=tmp_path / "tune.json", as_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out) == json.loads((tmp_path / "tune.json").read_text())
+    assert (
+        json.loads(said.out)["random_compute_over_asha_tpe"] == compare_with_random([random], [asha])["compute_ratio"]
+    )
+    assert f"made: {tmp_path / 'tune.json'}" in said.err
+
+
+def test_made_up_trials_speak_through_the_desk(tmp_path: Path) -> None:
+    executor = MadeUpTrials()
+    (tmp_path / "ticket").mkdir()
+    settings: dict[str, Any] = {"length": {"events": 100}, "optimizer": {"rate": 1e-3}}
+    executor.start(Order(3, tmp_path / "ticket", tmp_path / "run", settings, until=25, workers=1))
+    begun, said = executor.poll(0.0)
+    assert begun == Begun(3)
+    assert said == Said(3, 25, {"loss": pytest.approx(1.0 + 0.2 * 2.0)})
+    assert executor.poll(0.0) == []  # it waits
+    executor.answer(3, 100)
+    assert [message.resource for message in executor.poll(0.0) if isinstance(message, Said)] == [100]
+    executor.answer(3, 0)
+    assert executor.poll(0.0) == [Ended(3)]
+    assert executor.room(1)
+    assert executor.seconds > 0.0
+
+
+def rows_of(*told: tuple[float, str, int, dict[str, Any]]) -> list[Row]:
+    return [Row(number, time, kind, trial, data) for number, (time, kind, trial, data) in enumerate(told)]
+
+
+def added(verdict: str = "continue", until: int = 100) -> dict[str, Any]:
+    return {"point": {}, "verdict": verdict, "until": until, "workers": 1}
+
+
+def reported(resource: int, value: float | None, verdict: str = "stop", until: int = 0) -> dict[str, Any]:
+    return {
+        "resource": resource,
+        "value": value,
+        "figures": {},
+        "verdict": verdict,
+        "until": until,
+        "workers": 1,
+    }
+
+
+def test_compute_is_that_of_all_trials_until_then() -> None:
+    record = StudyRecord(
+        100,
+        rows_of(
+            (0.0, "added", 0, added()),
+            (0.0, "begun", 0, {"workers": 2}),
+            (1.0, "added", 1, added()),
+            (1.0, "begun", 1, {"workers": 1}),
+            (5.0, "reported", 1, reported(25, None, "continue", 100)),
+            (6.0, "reported", 0, reported(100, 2.0)),
+            (7.0, "reported", 1, reported(100, 1.5)),
+        ),
+    )
+    # At 6 s: 2 processes for 6 s and one for 5 s. At 7 s: 12 + 6. What is not finite is no report, but its events count.
+    assert [tuple(reached) for reached in timeline(record)] == [(2.0, 17.0, 125), (1.5, 18.0, 200)]
+
+
+def test_random_search_against_asha(tmp_path: Path) -> None:
+    random = [make_study(tmp_path / f"random{seed}", 16, scheduler="none", seed=seed) for seed in (3, 4)]
+    asha = [make_study(tmp_path / f"asha{seed}", 64, scheduler="asha", seed=seed) for seed in (11, 12)]
+    found = compare_with_random(random, asha)
+    ratios = [pair["device_seconds_ratio"] for pair in found["pairs"]]
+    assert found["compute_ratio"] == pytest.approx(math.prod(ratios) ** 0.5)
+    for pair in found["pairs"]:
+        assert pair["device_seconds_ratio"] == pytest.approx(
+            pair["random_device_seconds"] / pair["asha_device_seconds"]
+        )
+        assert pair["asha_best"] <= pair["target"]
+        assert pair["whole_device_seconds_ratio"] >= pair["device_seconds_ratio"]
+    lost = compare_with_random(random[:1], [make_study(tmp_path / "poor", 1, scheduler="asha", seed=5)])
+    assert lost["compute_ratio"] == 0.0
+    assert lost["pairs"][0]["asha_device_seconds"] is None
+
+
+def test_studies_that_are_no_pairs(tmp_path: Path) -> None:
+    random, asha = (make_study(tmp_path / name, 4, scheduler=name) for name in ("none", "asha"))
+    with pytest.raises(UsageError, match="1 studies with random search and 0 others are no pairs"):
+        compare_with_random([random], [])
+    with pytest.raises(UsageError, match="has the scheduler asha, not none"):
+        compare_with_random([asha], [random])
+    unfinished = make_study(tmp_path / "unfinished", 8, scheduler="asha", until=0.5)
+    with pytest.raises(UsageError, match="is not finished"):
+        compare_with_random([random], [unfinished])
+    with pytest.raises(InputFileError, match="holds no study"):
+        compare_with_random([tmp_path], [asha])
+
+
+@pytest.mark.heavy
+def test_real_studies_in_small(tmp_path: Path) -> None:
+    random, asha = run_studies(tmp_path, seeds=(1,), trials=3, events=320, workers=1)
+    found = compare_with_random(random, asha)
+    assert found["pairs"][0]["trials"] == [3, 3]
+    assert run_studies(tmp_path, seeds=(1,), trials=3, events=320, workers=1) == (random, asha)  # nothing is left to do

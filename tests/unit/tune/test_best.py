@@ -1,0 +1,111 @@
+"""Settings of the best trial, as a file to train with."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from synthetic_study import make_study
+
+from ringflow.base.config import to_toml
+from ringflow.base.errors import FailureError, InputFileError, UsageError
+from ringflow.train.settings import TrainSettings
+from ringflow.tune.best import best_settings, front_rows, short
+from ringflow.tune.folder import StudyFolder
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_study(tmp_path_factory.mktemp("studies") / "two", 40, objectives=("loss", "cpu_ms"))
+
+
+def resolved(text: str, folder: Path) -> TrainSettings:
+    path = folder / "best.toml"
+    path.write_text(text, encoding="utf-8")
+    return TrainSettings.resolve(path)
+
+
+def test_training_takes_the_file_and_it_is_the_point_of_the_best_trial(study: Path, tmp_path: Path) -> None:
+    folder = StudyFolder(study)
+    best = folder.record().best
+    assert best is not None
+    text = best_settings(study)
+    assert text.startswith(f"# trial {best.number} of two: loss {best.value:.5g}, cpu_ms ")
+    settings = resolved(text, tmp_path)
+    assert settings.optimizer.rate == best.point["optimizer.rate"]
+    assert settings.model.backbone == best.point["model.backbone"]
+    # What the space does not vary is as it was.
+    assert settings.length == folder.training.length
+    assert settings.loss == folder.training.loss
+
+
+def test_another_objective_has_another_best_trial(study: Path) -> None:
+    record = StudyFolder(study).record()
+    complete = record.in_state("complete")
+    cheapest = min(complete, key=lambda trial: trial.figures["cpu_ms"])
+    assert len(complete) > 1
+    assert best_settings(study, objective="cpu_ms").startswith(f"# trial {cheapest.number} ")
+    with pytest.raises(UsageError, match="made no 'jets' small; choose from loss, cpu_ms"):
+        best_settings(study, objective="jets")
+
+
+def test_any_trial_can_be_taken(study: Path, tmp_path: Path) -> None:
+    point = StudyFolder(study).record().trials[7].point
+    assert resolved(best_settings(study, trial=7), tmp_path).model.width == point["model.width"]
+    with pytest.raises(UsageError, match="has no trial 40; there are trials 0 to 39"):
+        best_settings(study, trial=40)
+
+
+def test_the_front_is_a_table_that_machines_can_read(study: Path) -> None:
+    rows = front_rows(study)
+    losses, costs = [row["loss"] for row in rows], [row["cpu_ms"] for row in rows]
+    assert len(rows) > 1
+    assert losses == sorted(losses)
+    assert costs == sorted(costs, reverse=True)
+    assert {"trial", "state", "events", "optimizer.rate"} <= rows[0].keys()
+    assert json.loads(json.dumps(rows)) == rows
+
+
+def test_before_the_first_report_there_is_nothing_to_give(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "young", 4, until=0.0)
+    for give in (best_settings, front_rows):
+        with pytest.raises(
+            FailureError, match=r"no trial of .*young has a value yet; go on with `ringflow tune resume"
+        ):
+            give(study)
+    assert best_settings(study, trial=0).startswith("# trial 0 of young, which has no value\n")
+    with pytest.raises(InputFileError, match="holds no study"):
+        best_settings(tmp_path / "nowhere")
+
+
+def test_if_all_failed_it_says_why(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "sad", 2, until=0.0)
+    with sqlite3.connect(study / "study.db") as file:
+        for trial in (0, 1):
+            words = json.dumps({"reason": "no such device"})
+            file.execute("INSERT INTO log (time, kind, trial, data) VALUES (2e9, 'gone', ?, ?)", (trial, words))
+    file.close()
+    with pytest.raises(FailureError, match=r"all 2 trials of .*sad failed, the last with: no such device"):
+        best_settings(study)
+
+
+def test_the_settings_come_back_equal_when_written_again(study: Path, tmp_path: Path) -> None:
+    text = best_settings(study)
+    assert to_toml(resolved(text, tmp_path)) == text.partition("\n")[2]
+
+
+def test_settings_in_a_few_words() -> None:
+    point = {
+        "optimizer.rate": 0.00123456,
+        "model.width": 128,
+        "optimizer.betas": [0.9, 0.98],
+        "model.backbone": "graph",
+    }
+    assert short(point) == "rate=0.00123 width=128 betas=0.9,0.98 backbone=graph"
+    assert short(point, 1) == "rate=0.00123 …"

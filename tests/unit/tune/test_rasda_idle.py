@@ -1,0 +1,105 @@
+"""RASDA that grows on idle processes only: decisions worked out by hand, and that it is not slower than ASHA."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ringflow.tune.contract import Decision, Report
+from ringflow.tune.replay.campaign import plan_campaign
+from ringflow.tune.replay.curves import Curve
+from ringflow.tune.replay.result import Segment, Setting
+from ringflow.tune.replay.simulation import replay
+from ringflow.tune.rungs import Ladder
+from ringflow.tune.schedulers import RasdaIdle
+
+LADDER = Ladder(10, 160, 4)  # rungs at 10, 40 and 160, halts between them at 20 and 80
+
+
+class EvenCosts:
+    """An event per second and device, ten seconds to start."""
+
+    restart_seconds = 10.0
+
+    def throughput(self, devices: int) -> float:
+        return float(devices)
+
+
+def made(trials: int, processes: int, restart: int = 0) -> RasdaIdle:
+    scheduler = RasdaIdle(LADDER, trials=trials, most_workers=processes, restart=restart)
+    for trial in range(trials):
+        assert scheduler.add(trial) == Decision("continue", 10, 1)
+    return scheduler
+
+
+def test_a_trial_grows_when_others_have_stopped() -> None:
+    scheduler = made(4, 4)
+    assert scheduler.report(Report(0, 10, 1.0)) == Decision("continue", 20, 1)  # all processes are used
+    assert scheduler.report(Report(1, 10, 2.0)).verdict == "stop"
+    assert scheduler.report(Report(2, 10, 3.0)).verdict == "stop"
+    assert scheduler.report(Report(0, 20, 1.0)) == Decision("resize", 40, 2)  # two are idle, and three are no double
+    assert scheduler.report(Report(3, 10, 4.0)).verdict == "stop"
+    assert scheduler.report(Report(0, 40, 1.0)) == Decision("resize", 160, 4)
+    assert scheduler.report(Report(0, 160, 1.0)).verdict == "stop"
+
+
+def test_a_trial_at_its_size_goes_to_the_next_rung_at_once() -> None:
+    scheduler = made(1, 64)
+    assert scheduler.report(Report(0, 10, 1.0)) == Decision("resize", 40, 4)  # its size by RASDA, though 64 are there
+    assert scheduler.report(Report(0, 40, 1.0)) == Decision("resize", 160, 16)
+
+
+def test_processes_are_kept_for_those_to_come() -> None:
+    scheduler = RasdaIdle(LADDER, trials=4, most_workers=4)
+    scheduler.add(0)
+    assert scheduler.report(Report(0, 10, 1.0)) == Decision("continue", 20, 1)  # three more will come
+    scheduler.close()  # but they do not
+    assert scheduler.report(Report(0, 20, 1.0)) == Decision("resize", 40, 4)
+
+
+def test_who_is_lost_leaves_processes_to_others() -> None:
+    scheduler = made(2, 2)
+    scheduler.gone(1)
+    assert scheduler.report(Report(0, 10, 1.0)) == Decision("resize", 40, 2)
+    scheduler.gone(0)
+    assert scheduler.report(Report(0, 40, 1.0)).verdict == "stop"
+
+
+def test_a_new_start_must_pay() -> None:
+    # From 10 to 40 on four processes saves 30 - 30 / 4 = 22.5 events.
+    assert made(1, 4, restart=22).report(Report(0, 10, 1.0)).workers == 4
+    assert made(1, 4, restart=23).report(Report(0, 10, 1.0)) == Decision("continue", 20, 1)
+
+
+def test_who_diverges_between_rungs_stops() -> None:
+    scheduler = made(2, 2)
+    scheduler.report(Report(0, 10, 1.0))
+    assert scheduler.report(Report(0, 20, math.nan)).verdict == "stop"
+    assert scheduler.report(Report(1, 10, 2.0)).verdict == "stop"  # the first one was better at the rung
+
+
+def test_in_a_replay_nobody_waits() -> None:
+    curves = [Curve([1.0], [value]) for value in (1.0, 2.0, 3.0, 4.0)]
+    result = replay(curves, "rasda-idle", devices=4, ladder=Ladder(100, 1600, 4), costs=EvenCosts())
+    # The first one comes to 100 when all devices are used, finds them idle at 200, and stays on four, its most, to the end.
+    assert [segment for segment in result.segments if segment.trial == 0] == [
+        Segment(0, 0.0, 210.0, 1, 0, 200),
+        Segment(0, 210.0, 210.0 + 10.0 + 1400 / 4, 4, 200, 1600),
+    ]
+
+
+@pytest.mark.parametrize("hours", [1 / 12, 2.0])
+@pytest.mark.parametrize("per_device", [1, 4])
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_it_is_not_slower_than_asha_where_rasda_may_be(hours: float, per_device: int, penalty: float) -> None:
+    compared = plan_campaign(None, trials=256, hours=hours).compare(
+        ["asha", "rasda-idle"],
+        [64],
+        setting=Setting(reload_seconds=10.0, penalty=penalty, lengthen=True),
+        trials=64 * per_device,
+        orders=3,
+    )
+    found = compared.speedup("rasda-idle", "asha")[64]
+    assert found.makespan > 0.99
+    assert found.equal_quality > 0.95

@@ -1,0 +1,202 @@
+"""Studies: what is decided, what is written down, and that a killed one goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
+
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.tune.drive import drive, trial_settings
+from ringflow.tune.executor import Order, Trouble
+from ringflow.tune.folder import StudyFolder
+from ringflow.tune.log import StudyLog, read_rows
+from ringflow.tune.record import StudyRecord
+from ringflow.tune.study import Study
+
+
+def drive_to_end(folder: StudyFolder, executor: MadeUpExecutor | None = None) -> StudyRecord:
+    with StudyLog(folder.log) as log:
+        study = Study(folder, log)
+        drive(study, executor or MadeUpExecutor())
+        return study.record
+
+
+class KilledError(Exception):
+    """Stands for a kill -9."""
+
+
+@pytest.mark.parametrize("scheduler", ["none", "halving", "hyperband", "asha", "asha-promote", "rasda"])
+def test_every_scheduler_decides_about_all_trials(tmp_path: Path, scheduler: str) -> None:
+    folder = make_study(tmp_path, scheduler=scheduler, trials=12, most_workers=2)
+    record = drive_to_end(folder)
+    assert len(record.trials) == 12
+    assert record.closed
+    assert {trial.state for trial in record.trials} <= {"complete", "stopped"}
+    best = record.best
+    assert best is not None
+    assert best.state == "complete"
+    assert best.value == min(trial.value for trial in record.trials if trial.state == "complete")
+    assert not list((folder.path / "desk").glob("0*"))
+    shown = sum(trial.resource for trial in record.trials)
+    assert (shown == 12 * EVENTS) == (scheduler == "none")
+
+
+def test_first_trial_has_the_settings_as_they_are(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, "model.layers=4")
+    first = drive_to_end(folder).trials[0]
+    assert first.point == {"optimizer.rate": 0.002, "model.layers": 4}
+    other = make_study(tmp_path, "model.layers=4", name="other", default_first=False)
+    assert drive_to_end(other).trials[0].point != first.point
+
+
+def test_settings_outside_of_the_space_are_not_tried(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, "model.layers=9")
+    assert all(trial.point["model.layers"] != 9 for trial in drive_to_end(folder).trials)
+
+
+@pytest.mark.parametrize("search", ["random", "evolution", "tpe", "gp"])
+def test_study_is_the_same_however_often_it_is_killed(tmp_path: Path, search: str) -> None:
+    """The driver dies after every row that it writes, and a new one goes on each time."""
+    whole = make_study(tmp_path, name="whole", search=search, scheduler="asha-promote", trials=9)
+    expected = drive_to_end(whole, MadeUpExecutor(places=1))
+    folder = make_study(tmp_path, name="killed", search=search, scheduler="asha-promote", trials=9)
+    starts = 0
+    while starts < 200:
+        starts += 1
+        try:
+            with _MortalLog(folder.log, rows=2) as log:
+                study = Study(folder, log)
+                drive(study, MadeUpExecutor(places=1))
+                break
+        except KilledError:
+            continue
+    assert 10 < starts < 200
+    assert [(trial.point, trial.value, trial.state) for trial in study.record.trials] == [
+        (trial.point, trial.value, trial.state) for trial in expected.trials
+    ]
+    told = Counter((row.trial, row.data["resource"]) for row in read_rows(folder.log) if row.kind == "reported")
+    assert set(told.values()) == {1}, "a report was counted twice"
+
+
+class _MortalLog(StudyLog):
+    """Lives for so many rows."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        super().__init__(path)
+        self._left = rows
+
+    def append(self, kind: str, trial: int = -1, **data: object):  # type: ignore[no-untyped-def]
+        if self._left == 0:
+            raise KilledError
+        self._left -= kind != "ended"  # which every start writes for what the one before left running
+        return super().append(kind, trial, **data)
+
+
+def once(trial: int, trouble: Trouble, times: int = 1) -> Callable[[Order], tuple[Trouble, str] | None]:
+    """A mishap of the first starts of a trial."""
+    left = [times]
+
+    def mishap(order: Order) -> tuple[Trouble, str] | None:
+        if order.trial != trial or not left[0]:
+            return None
+        left[0] -= 1
+        return trouble, "something happened"
+
+    return mishap
+
+
+@pytest.mark.parametrize(("trouble", "times"), [("lost", 2), ("failed", 2), ("interrupted", 9)])
+def test_a_trial_that_was_lost_is_started_again(tmp_path: Path, trouble: Trouble, times: int) -> None:
+    executor = MadeUpExecutor(mishap=once(2, trouble, times))
+    record = drive_to_end(make_study(tmp_path, retries=2), executor)
+    assert record.trials[2].over
+    assert record.trials[2].reports
+    assert len([order for order in executor.started if order.trial == 2]) == times + 1
+    assert record.trials[2].failures == (0 if trouble == "interrupted" else times)
+
+
+def test_a_trial_that_fails_too_often_is_given_up(tmp_path: Path) -> None:
+    record = drive_to_end(make_study(tmp_path, retries=2), MadeUpExecutor(mishap=once(3, "failed", 3)))
+    assert record.trials[3].state == "failed"
+    assert record.trials[3].reason == "something happened"
+    assert len(record.trials) == 8
+    assert all(trial.state != "failed" for trial in record.trials if trial.number != 3)
+
+
+def test_refused_settings_are_not_tried_again(tmp_path: Path) -> None:
+    executor = MadeUpExecutor(mishap=once(3, "refused", 9))
+    assert drive_to_end(make_study(tmp_path, retries=5), executor).trials[3].state == "failed"
+    assert len([order for order in executor.started if order.trial == 3]) == 1
+
+
+def test_a_diverged_trial_stops_and_counts_as_the_worst(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, scheduler="asha")
+    record = drive_to_end(folder, MadeUpExecutor(mishap=once(3, "diverged", 9)))
+    trial = record.trials[3]
+    assert trial.state == "stopped"
+    assert trial.value is not None
+    assert math.isnan(trial.value)
+    assert trial.resource == 1000
+    assert record.best is not trial
+    with StudyLog(folder.log) as log:  # NaN survives the file
+        assert math.isnan(Study(folder, log).record.trials[3].reports[0].value)
+
+
+def test_a_full_disk_ends_the_study_and_nothing_is_lost(tmp_path: Path) -> None:
+    folder = make_study(tmp_path)
+    with pytest.raises(FailureError, match=r"something happened, then `ringflow tune resume .*study`"):
+        drive_to_end(folder, MadeUpExecutor(mishap=once(3, "full")))
+    record = drive_to_end(folder)
+    assert len(record.trials) == 8
+    assert all(trial.failures == 0 for trial in record.trials)
+
+
+def test_a_study_of_which_nothing_works_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(FailureError, match="the first 3 trials failed, the last with: no such data"):
+        drive_to_end(make_study(tmp_path), MadeUpExecutor(mishap=lambda order: ("refused", "no such data")))
+
+
+def test_a_trial_that_never_fits_is_an_error(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, workers_per_trial=4, most_workers=4)
+    with pytest.raises(UsageError, match="4 processes never fit"):
+        drive_to_end(folder, MadeUpExecutor(places=2))
+
+
+def test_unknown_objective_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no figure 'los'.*loss"):
+        drive_to_end(make_study(tmp_path, objectives=["los"]))
+
+
+def test_trials_grow_with_rasda_and_their_rate_with_them(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, scheduler="rasda", trials=12, most_workers=4)
+    executor = MadeUpExecutor(places=4)
+    record = drive_to_end(folder, executor)
+    grown = [order for order in executor.started if order.workers > 1]
+    assert {order.workers for order in grown} == {4}
+    assert all(order.settings["source"]["lanes"] == order.workers for order in executor.started)
+    assert {order.settings["optimizer"]["rule"] for order in executor.started} == {"sqrt"}
+    assert {order.settings["optimizer"]["rule_elements"] for order in executor.started} == {4096}
+    assert any(said.verdict == "resize" for trial in record.trials for said in trial.reports)
+
+
+def test_a_rule_of_the_settings_is_kept(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, "optimizer.rule=linear", scheduler="rasda", most_workers=4)
+    settings = trial_settings(folder, drive_to_end(folder, MadeUpExecutor(places=4)).trials[0])
+    assert settings.optimizer.rule == "linear"
+    assert settings.optimizer.rule_elements == 16_384
+
+
+def test_several_objectives_are_searched_along_the_front(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, objectives=["loss", "cpu_ms"], search="evolution", scheduler="none", trials=30)
+    executor = MadeUpExecutor(
+        figures=lambda settings, resource: {"loss": loss(settings, resource), "cpu_ms": settings["model"]["layers"]}
+    )
+    record = drive_to_end(folder, executor)
+    assert executor.started[0].extras == ("cpu_ms",)
+    layers = {trial.point["model.layers"] for trial in record.trials[15:]}
+    assert {1, 4} <= layers, "neither the fastest nor the best networks were looked for"

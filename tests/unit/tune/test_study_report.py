@@ -1,0 +1,247 @@
+"""The page of a study: whole, true, and alone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import importlib
+import json
+import math
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from synthetic_study import make_study
+
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.tune.folder import StudyFolder
+from ringflow.tune.parameter import Choice
+from ringflow.tune.report.chart import Axis, Chart, parameter_axis
+from ringflow.tune.report.data import STATES, StudyView
+from ringflow.tune.report.page import best_first, write_report
+from ringflow.tune.report.plots import importance_bars
+
+SCRIPT = Path(sys.modules["ringflow.tune.report.page"].__file__ or "").parent / "templates" / "study.js"
+
+
+def page_of(study: Path) -> str:
+    return write_report(study).read_text(encoding="utf-8")
+
+
+def view_of(study: Path) -> StudyView:
+    folder = StudyFolder(study)
+    return StudyView(folder, folder.record())
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert found
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_study(tmp_path_factory.mktemp("studies") / "small", 24, failures=0.05)
+
+
+@pytest.fixture(scope="module")
+def page(study: Path) -> str:
+    return page_of(study)
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {"scheduler": "rasda", "objectives": ("loss", "cpu_ms", "jets"), "most_workers": 16}
+    return make_study(tmp_path_factory.mktemp("studies") / "grown", 40, processes=16, **settings)
+
+
+def test_it_says_who_is_best_and_with_what(study: Path, page: str) -> None:
+    best = StudyFolder(study).record().best
+    assert best is not None
+    assert f"Best loss: {best.value:.5g}, trial {best.number}" in page
+    for name in best.point:
+        assert f'<th scope="row">{name}</th>' in page
+    assert f"ringflow tune best {study} &gt; best.toml" in page
+    for section in ("summary", "history", "parallel", "importance", "cost", "trials", "failures", "origin"):
+        assert f'id="{section}"' in page
+
+
+def test_it_needs_nothing_else_and_runs_nothing_else(page: str) -> None:
+    links = re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?([^"\')\s>]+)', page)
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
+    assert set(re.findall(r"https?://[^\s\"'<]+", page)) == {"http://www.w3.org/2000/svg"}
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert script
+    expected = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{expected}'" in page
+    assert re.search(r"\son\w+=", re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)) is None
+
+
+def test_what_trials_said_cannot_become_markup(page: str) -> None:
+    assert "&lt;b&gt;80 GiB&lt;/b&gt; wanted" in page
+    assert "<b>80 GiB" not in page
+
+
+def test_words_in_drawings_cannot_become_markup() -> None:
+    axis = parameter_axis(Choice("start", ("<b>&", "'\">")))
+    drawn = Chart(axis, Axis("<loss>", 0.0, 1.0)).svg('"><script>', {"x": "'\"><i>"}) + importance_bars({"<p>": 1.0})
+    assert re.findall(r"<(?!/?(?:svg|g|path|text|rect)\b)\S*", drawn) == []
+    assert "&lt;b&gt;&amp;" in drawn
+
+
+def test_the_pictures_and_the_table_are_there_without_scripts(study: Path, page: str) -> None:
+    assert page.count('role="img"') >= 3 + 1 + 7 + 1 + 2
+    body = page[page.index('id="table"') :]
+    rows = re.findall(r'<tr><th scope="row" class="number">(\d+)</th>', body[: body.index("</table>")])
+    view = view_of(study)
+    assert [int(row) for row in rows] == [trial.number for trial in best_first(view)]
+    assert view.best is not None
+    assert int(rows[0]) == view.best.number
+
+
+def test_the_data_of_the_page_are_those_of_the_trials(study: Path, page: str) -> None:
+    data, trials = data_of(page), StudyFolder(study).record().trials
+    columns = data["columns"]
+    assert columns["number"] == [trial.number for trial in trials]
+    assert [STATES[index] for index in columns["state"]] == [trial.state for trial in trials]
+    for trial in trials:
+        told = columns["o0"][trial.number]
+        assert (
+            told is None if trial.value is None or math.isnan(trial.value) else told == pytest.approx(trial.value, 1e-5)
+        )
+        for index, parameter in enumerate(data["parameters"]):
+            value = columns[f"p{index}"][trial.number]
+            if value is not None and parameter["options"]:
+                value = parameter["options"][int(value)]
+            assert value == trial.point.get(parameter["name"])
+
+
+def test_every_device_second_is_told_at_one_rung(study: Path, grown: Path) -> None:
+    for view in (view_of(study), view_of(grown)):
+        spent = math.fsum(seconds for by_state in view.costs.values() for seconds in by_state.values())
+        assert spent == pytest.approx(view.record.device_seconds)
+        saving = view.saving()
+        assert saving is not None
+        assert 0 < saving[0] < saving[1]
+
+
+def test_the_saving_is_nothing_where_all_live_to_the_end(tmp_path: Path) -> None:
+    view = view_of(make_study(tmp_path / "none", 6, scheduler="none"))
+    assert view.saving() == pytest.approx((view.record.device_seconds,) * 2)
+    assert "saved against training" not in page_of(tmp_path / "none")
+    assert "<b>Rungs.</b>" not in page_of(tmp_path / "none")
+
+
+def test_no_process_has_two_trials_at_once(grown: Path) -> None:
+    lanes, bars = view_of(grown).bars()
+    assert lanes == 16
+    held: dict[int, list[tuple[float, float]]] = {}
+    for bar in bars:
+        for lane in range(bar.lane, bar.lane + bar.lanes):
+            held.setdefault(lane, []).append((bar.start, bar.end))
+    for spans in held.values():
+        spans.sort()
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    total = sum(bar.lanes * (bar.end - bar.start) for bar in bars)
+    assert total == pytest.approx(view_of(grown).record.device_seconds)
+
+
+def test_trials_are_compared_after_the_same_number_of_events(study: Path) -> None:
+    view = view_of(study)
+    middle = view.against_median()
+    assert middle is not None
+    assert view.best is not None
+    assert middle.best == view.best.reports[view.rungs.index(middle.resource)].value
+    at_rung = sorted(
+        r.value for t in view.trials for r in t.reports if r.resource == middle.resource and r.value == r.value
+    )
+    assert at_rung[0] < middle.theirs < at_rung[-1]
+    assert middle.gain == pytest.approx(1 - middle.best / middle.theirs)
+
+
+def test_trials_that_grew_and_the_front_are_shown(grown: Path) -> None:
+    page = page_of(grown)
+    assert "1 → 4" in page
+    assert "on 16 processes" in page
+    assert 'id="front"' in page
+    front = page[page.index('id="front"') : page.index('id="cost"')]
+    assert front.count("<svg") == 2
+    assert front.count("<tbody>") == 1
+    assert "trial 0, which has the settings as they were" in page
+
+
+def test_a_study_that_goes_on_can_be_looked_at(tmp_path: Path) -> None:
+    page = page_of(make_study(tmp_path / "half", 24, scheduler="asha-promote", until=0.5))
+    assert "the study is not at its end" in page
+    assert "put aside" in page
+    young = page_of(make_study(tmp_path / "young", 4, until=0.0))
+    assert "No trial has a value yet" in young
+    assert re.search(r"\bnan\b", young + page) is None
+
+
+def test_an_empty_study_and_one_without_any_finite_value_have_a_page(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "empty", 3, until=0.0)
+    with sqlite3.connect(study / "study.db") as file:
+        file.execute("DELETE FROM log")
+        assert "No trial has a value yet" in page_of(study)
+        point = {"optimizer.rate": 0.01, "model.backbone": "mlp", "model.width": 64, "model.layers": 8}
+        told: dict[str, Any] = {"verdict": "continue", "until": 2000, "workers": 1}
+        for number in range(3):
+            words = {"resource": 2000, "value": None, "figures": {}, "reason": "became NaN or infinite"}
+            for kind, data in (
+                ("added", {"point": point, **told}),
+                ("begun", {"workers": 1}),
+                ("reported", {**words, **told, "verdict": "stop"}),
+            ):
+                row = (1e9 + number, kind, number, json.dumps(data))
+                file.execute("INSERT INTO log (time, kind, trial, data) VALUES (?, ?, ?, ?)", row)
+        file.commit()
+        page = page_of(study)
+    file.close()
+    assert "No trial has a value yet" in page
+    assert page.count("became NaN or infinite") == 3
+
+
+def test_without_scikit_learn_the_page_says_so(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ModuleType:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    page = html.unescape(write_report(study, tmp_path / "page").read_text(encoding="utf-8"))
+    assert "Importances are not computed: sklearn is not installed; pip install 'ringflow[tune]'." in page
+    assert 'id="trials"' in page
+
+
+def test_the_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:
+    page = page_of(make_study(tmp_path / "large", 3000, processes=64))
+    assert len(page) < 1_000_000
+    assert len(data_of(page)["columns"]["number"]) == 3000
+    assert "The first 200 of 3,000 trials, best first." in page
+
+
+def test_it_writes_over_its_own_page_only(study: Path, tmp_path: Path) -> None:
+    assert write_report(study, tmp_path / "page") == write_report(study, tmp_path / "page")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds files that ringflow did not make"):
+        write_report(study, tmp_path / "mine")
+    with pytest.raises(InputFileError, match="holds no study"):
+        write_report(tmp_path / "mine")
+
+
+def test_the_script_is_a_script(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    subprocess.run(["node", "--check", str(SCRIPT)], check=True, timeout=60)
