@@ -35,6 +35,7 @@ def panda_steer(
         int, Parameter(validator=Number(gte=0), help="The same seed and the same input give the same points.")
     ] = 1,
     given_up: Annotated[float, Parameter(help="Losses from here on stand for points that PanDA gave up.")] = 1e5,
+    as_json: Json = False,
 ) -> None:
     """Choose new points for a search that PanDA and iDDS run: the steering of `phpo`.
 
@@ -60,6 +61,8 @@ def panda_steer(
         given_up=given_up,
     )
     write_points(out_file, points)
+    if as_json:
+        print_json(points)
     losses = sum(loss is not None for _, loss in asked.points)
     say(f"{len(points)} new points after {len(asked.points)}, of which {losses} have a loss")
     finish(out_file, "ringflow tune panda-evaluate --help")
@@ -110,6 +113,7 @@ def panda_space(
     /,
     *,
     out: Annotated[Path, Parameter(help="JSON file: searchSpaceFile of phpo.")],
+    as_json: Json = False,
 ) -> None:
     """Write a space for PanDA's `phpo`, checked against the settings of a training."""
     import json
@@ -117,7 +121,10 @@ def panda_space(
     from ringflow.base.rundir import write_atomic
     from ringflow.tune.panda.space import to_panda
 
-    write_atomic(out, json.dumps(to_panda(_read_space(space)), indent=2) + "\n")
+    written = to_panda(_read_space(space))
+    write_atomic(out, json.dumps(written, indent=2) + "\n")
+    if as_json:
+        print_json(written)
     finish(out, f"phpo --searchSpaceFile {out} ...")
 
 
