@@ -18,6 +18,7 @@ from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import ORIGIN_FILE, SPACE_FILE, STUDY_FILE, StudyFolder
 from ringflow.tune.settings import StudySettings
 from ringflow.tune.space_file import read_space
+from ringflow.tune.warm_start import earlier_trials
 
 #: Settings that a space may not vary: they are the same for all trials of a study.
 _FIXED = ("data", "seed", "start", "profile", "detector", "sync", "length", "source.lanes", "compute.device")
@@ -34,6 +35,7 @@ def create(
 ) -> StudyFolder:
     """Make the folder of a study; one that is there is taken up if it is the same study."""
     _check(training, settings, space)
+    earlier_trials(warm_start, read_space(space), settings)  # an error if there is nothing to learn from
     if (out / STUDY_FILE).is_file() and not overwrite:
         found = StudyFolder(out)
         _require_same(found, training, settings, space)
