@@ -156,6 +156,7 @@ def test_a_driver_that_is_killed_is_gone_on_with(tmp_path: Path, words: list[str
     assert all(trial.failures == 0 for trial in trials_of(study))
 
 
+@pytest.mark.heavy  # the next one is the same with two processes
 def test_a_process_that_is_killed_costs_no_trial(tmp_path: Path, words: list[str]) -> None:
     study = tmp_path / "study"
     with started([*words, *SLOW, "--trials", "2", "--scheduler", "none", "--json"]) as driver:
