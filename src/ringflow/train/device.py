@@ -6,6 +6,7 @@ is called `cuda`), an Intel GPU (`xpu`) or a Gaudi (`hpu`) is used like any othe
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -130,6 +131,13 @@ def synchronize(device: torch.device) -> None:
     """Wait until everything asked of the device is done."""
     if is_accelerator(device):
         torch.accelerator.synchronize(device)
+
+
+def give_back_memory() -> None:
+    """Let go of what a training left, so that others on the same accelerator can have it."""
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
 
 
 def peak_memory(device: torch.device) -> int:

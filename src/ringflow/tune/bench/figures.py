@@ -43,15 +43,15 @@ def run(
     workers: int | None = None,
 ) -> dict[str, Any]:
     """Measure all. Without finished studies to compare, or a folder in which to make them (`real`), that figure is None."""
+    if real is not None:
+        random, asha = run_studies(real, workers=workers)
+    found = compare_with_random(random, asha) if random or asha else None
     campaign = plan_campaign(study, trials=max(DEVICES))
     middle = DEVICES[len(DEVICES) // 2]
     with progress(_ORDERS * len(DEVICES) * 3 + steps_of_sensitivity(_ORDERS), "replays") as advance:
         compared = campaign.compare(["asha", *GROWING], DEVICES, setting=SETTING, orders=_ORDERS, advance=advance)
         by_assumption = sensitivity(campaign, middle, setting=SETTING, orders=_ORDERS, advance=advance)
     faster = {name: compared.speedup(name, "asha") for name in GROWING}
-    if real is not None:
-        random, asha = run_studies(real, workers=workers)
-    found = compare_with_random(random, asha) if random or asha else None
     driver = driver_cost()
     return {
         "benchmark": "tune",
@@ -70,7 +70,7 @@ def run(
             for name in GROWING
         },
         "rasda_by_assumption": by_assumption,
-        "random_compute_over_asha_tpe": None if found is None else found["compute_ratio"],
+        "random_compute_over_asha_tpe": None if found is None else found["whole_compute_ratio"],
         "random_against_asha_tpe": found
         or "not measured: give finished studies with --random and --asha-tpe, or --real FOLDER to make them",
         "driver_overhead": driver.overhead,

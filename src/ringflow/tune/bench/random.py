@@ -68,9 +68,10 @@ class Reached(NamedTuple):
 
 
 def compare_with_random(random: Sequence[Path], asha: Sequence[Path]) -> dict[str, Any]:
-    """Studies in pairs, one per seed. The ratio is the compute that random search had used when it had its best loss over that
-    which the other study had used when it first had one at least as good; 0 if it never had. `compute_ratio` is the geometric
-    mean, in device-seconds."""
+    """Studies in pairs, one per seed. What the other study had used when it first had a loss as good as the best of random
+    search is compared with what the whole random search used (`whole_compute_ratio`: it does not know that its best one was
+    the best before it is over), and with what it had used when it had its best one (`compute_ratio`, which hangs on luck).
+    Geometric means of device-seconds; 0 if it never had one as good."""
     if len(random) != len(asha) or not random:
         raise UsageError(f"{len(random)} studies with random search and {len(asha)} others are no pairs; give as many")
     pairs = [_pair(StudyFolder(one), StudyFolder(other)) for one, other in zip(random, asha, strict=True)]

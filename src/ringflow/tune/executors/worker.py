@@ -36,13 +36,15 @@ def main(desk: Path) -> None:
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(orders, stopping), daemon=True).start()
 
-    from ringflow.tune.trial import carry_out  # takes seconds
+    from ringflow.train.device import give_back_memory  # takes seconds
+    from ringflow.tune.trial import carry_out
 
     while (told := orders.get()) is not None:
         ticket = Path(told["ticket"])
         _speak_into(Path(told["output"]))
         _take_place(told["place"])
         carry_out(ticket, ring=lambda: print(RING, file=bell), stopped=stopping.is_set)
+        give_back_memory()
         print(DONE, file=bell)
 
 
