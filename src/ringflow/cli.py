@@ -34,6 +34,7 @@ from ringflow.base.options import (
 from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.base.threads import wait_without_spinning
 from ringflow.bench.commands import bench
+from ringflow.display.commands import display
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
 from ringflow.recipes.commands import demo, evaluate, prune, train
@@ -57,6 +58,7 @@ app = App(
 for command in (
     bench,
     demo,
+    display,
     evaluate,
     export,
     launch,

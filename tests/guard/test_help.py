@@ -27,6 +27,7 @@ COMMANDS = {
     "check",
     "config",
     "demo",
+    "display",
     "doctor",
     "evaluate",
     "export",

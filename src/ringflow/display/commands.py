@@ -1,0 +1,92 @@
+"""The command that shows events. It imports its work late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from ringflow.base.errors import UsageError
+from ringflow.base.log import interactive, say
+from ringflow.base.options import Count, Json, Several, Switch
+from ringflow.base.output import finish, print_json
+
+display = App(name="display")
+
+#: Events that a page without a server holds unless told otherwise: a few megabytes.
+STATIC_EVENTS = 20
+
+
+@display.default
+def display_command(
+    source: Annotated[
+        Path, Parameter(help="Folder of a dataset or of a report, EDM4hep file (.root) or Phoenix event file (.json).")
+    ],
+    /,
+    *,
+    candidates: Annotated[tuple[Path, ...], Several, Parameter(help="Candidate files to show beside.")] = (),
+    model: Annotated[
+        Path | None, Parameter(help="Model file or folder of a run; the shipped one unless given.")
+    ] = None,
+    events: Annotated[
+        Count | None,
+        Parameter(help="Only so many events; all to look at, 20 for --static and 1 for --phoenix unless given."),
+    ] = None,
+    event: Annotated[int, Parameter(validator=Number(gte=0), help="Event to begin with, counted from 0.")] = 0,
+    static: Annotated[Path | None, Parameter(help="Write a page that needs no server into this folder.")] = None,
+    phoenix: Annotated[Path | None, Parameter(help="Write the event into this file, for Phoenix.")] = None,
+    profile: Annotated[str | None, Parameter(help="How to read a ROOT file: name of a profile or TOML file.")] = None,
+    sample: Annotated[str | None, Parameter(help="Sample of a report; its first unless given.")] = None,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535), help="Port; 0 is any that is free.")] = 0,
+    no_open: Annotated[bool, Switch, Parameter(help="Do not open a browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look at events: detector, tracks, hits, and truth, model and rules side by side, in the browser.
+
+    The page is served on this machine only, until Ctrl-C. `--static` and `--phoenix` write files instead.
+    """
+    from ringflow.display.source import open_source
+
+    writes = static is not None or phoenix is not None
+    limit = None if writes else events  # what is written begins at --event, wherever that is
+    shown = open_source(source, candidates=candidates, model=model, events=limit, profile=profile, sample=sample)
+    if event >= shown.num_events:
+        raise UsageError(f"--event {event}: {source} has {shown.num_events} events here, counted from 0")
+    for note in shown.notes:
+        say(note)
+    if phoenix is not None:
+        from ringflow.display.phoenix import write_phoenix
+
+        last = event + (events or 1)
+        write_phoenix(phoenix, (shown.scene(index) for index in range(event, min(last, shown.num_events))))
+        say(f"made: {phoenix}")
+    if static is not None:
+        from ringflow.display.static import write_static
+
+        last = min(event + (events or STATIC_EVENTS), shown.num_events)
+        page = write_static(shown, list(range(event, last)), static)
+        say(f"made: {page}")
+    if writes:
+        if as_json:
+            print_json({"static": static, "phoenix": phoenix})
+        finish(None, f"ringflow display {phoenix}" if static is None else f"open {static / 'index.html'} in a browser")
+        return
+
+    from ringflow.display.server import serve
+
+    serve(shown, start=event, port=port, ready=lambda url: _announce(url, as_json=as_json, no_open=no_open))
+
+
+def _announce(url: str, *, as_json: bool, no_open: bool) -> None:
+    import json
+    import sys
+    import webbrowser
+
+    if as_json:  # one line, which a program can read while the server runs
+        sys.stdout.write(json.dumps({"url": url}) + "\n")
+        sys.stdout.flush()
+    say(f"showing events at {url}; Ctrl-C stops")
+    if not no_open and interactive():
+        webbrowser.open(url)

@@ -1,0 +1,30 @@
+"""The events of an EDM4hep file, looked at as if they were a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ringflow.data.edm4hep import Edm4hepFile, load_profile
+from ringflow.data.manifest import make_manifest
+from ringflow.data.read import Dataset
+from ringflow.event.block import EventBlock
+
+
+class Edm4hepEvents(Dataset):
+    """What a dataset offers, without a dataset on disk; a single event is read without those before it."""
+
+    def __init__(self, path: Path, profile: str) -> None:
+        self.path = path
+        self.file = Edm4hepFile(path, load_profile(profile))
+        self.field = self.file.profile.field
+        self.manifest = make_manifest(
+            detector=self.file.profile.detector, sample=path.stem, columns=self.file.columns, shards=(), provenance={}
+        )
+
+    def __len__(self) -> int:
+        return self.file.num_events
+
+    def events(self, split: str | None = None, columns: Sequence[str] | None = None) -> Iterator[EventBlock]:
+        """All events in order, with all their columns."""
+        return self.file.events()

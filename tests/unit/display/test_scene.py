@@ -1,0 +1,124 @@
+"""Scenes: what is in them is what the dataset says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringflow.base.errors import UsageError
+from ringflow.data.read import Dataset
+from ringflow.display.numbers import listed
+from ringflow.display.outline import outline
+from ringflow.display.paths import helices, to_places
+from ringflow.display.reconstruction import Made
+from ringflow.display.scene import event_scene
+from ringflow.display.source import open_source
+from ringflow.event.block import EventBlock, concatenate
+
+
+@pytest.fixture(scope="module")
+def block(shown: Path) -> EventBlock:
+    return concatenate(list(Dataset(shown).events()))
+
+
+def test_numbers_are_short_and_never_nan() -> None:
+    assert listed(np.array([1.234567, 0.000123456789, -98765.4321])) == [1.2346, 0.00012346, -98765.0]
+    assert listed(np.array([1, -1], np.int8)) == [1, -1]
+    assert listed(np.array([np.nan, 2.0], np.float32)) == [None, 2.0]
+    assert listed(np.zeros(0)) == []
+
+
+def test_a_line_bends_as_the_field_wants_and_ends_at_the_face() -> None:
+    detector = outline("clic")
+    start, momentum = np.zeros((3, 3)), np.array([[10.0, 0, 0], [10.0, 0, 0], [1.0, 0, 20.0]])
+    plus, neutral, forward = helices(start, momentum, np.array([1.0, 0.0, 0.0]), detector)
+    assert np.hypot(*plus[-1, :2]) == pytest.approx(detector.face_radius)
+    assert plus[-1, 1] < 0  # a positive charge turns clockwise in a field along +z
+    radius = 10.0 / (0.299792458e-3 * detector.field)
+    assert np.hypot(plus[:, 0], plus[:, 1] + radius) == pytest.approx(radius)
+    assert neutral[-1] == pytest.approx([detector.face_radius, 0.0, 0.0])
+    assert forward[-1, 2] == pytest.approx(detector.face_z)
+    ends = np.array([[np.nan] * 3, [1600.0, 5.0, 7.0], [np.nan] * 3])
+    assert to_places([plus, neutral, forward], ends)[1][-1] == pytest.approx([1600.0, 5.0, 7.0])
+    assert helices(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0), detector) == []
+
+
+def test_loopers_and_particles_from_behind_the_face_have_lines_too() -> None:
+    detector = outline("clic")
+    start = np.array([[0.0, 0, 0], [2000.0, 0, 0]])
+    looper, late = helices(start, np.array([[0.1, 0, 0], [1.0, 0, 0]]), np.array([1.0, 1.0]), detector)
+    assert np.isfinite(looper).all()
+    assert len(looper) > 30
+    assert np.linalg.norm(late[-1] - late[0]) < 300
+
+
+def test_an_unknown_detector_is_drawn_without_its_parts() -> None:
+    assert outline("somebody", 2.0).field == 2.0
+    assert len(outline("somebody").parts) == 1
+    assert {part["system"] for part in outline("cld").parts} == {"tracker", "ecal", "hcal", "coil", "yoke"}
+
+
+def test_the_truth_has_what_its_particles_left(block: EventBlock) -> None:
+    scene = event_scene(block, 1, [Made("target", block["target"].take(1, 2))], outline("clic"))
+    event = block.take(1, 2)
+    truth = scene["reconstructions"][0]
+    assert scene["event"]["number"] == event.event_number[0]
+    assert len(scene["hits"]["x"]) == len(event["hit"])
+    links, particles = event["hit_link"], event["particle"]
+    left = np.zeros((len(event["hit"]), len(particles)))
+    np.add.at(left, (links["hit"], links["particle"]), links["energy"])
+    strongest = left.argmax(axis=1)
+    assert left[np.arange(len(left)), scene["hits"]["particle"]] == pytest.approx(left.max(axis=1))
+    assert np.mean(truth["hits"] == particles["target"][strongest]) > 0.99
+    owners = {track: i for i, tracks in enumerate(truth["elements"]["tracks"]) for track in tracks}
+    for i, track in enumerate(event["target"]["track"].tolist()):
+        assert track < 0 or owners[track] == i
+    assert truth["candidates"]["match"] == list(range(len(event["target"])))
+    assert truth["errors"]["energy"] == pytest.approx(0.0, abs=1e-3)
+    assert truth["jets"]["match"] == list(range(len(truth["jets"]["pt"])))
+
+
+def test_events_come_in_any_order_and_with_all_reconstructions(shown: Path) -> None:
+    source = open_source(shown)
+    names = [one["name"] for one in source.about["reconstructions"]]
+    assert names == ["target", "model", "baseline", "perfect"]
+    numbers = [source.scene(index)["event"]["number"] for index in (2, 0, 1)]
+    assert numbers == [2, 0, 1]
+    scene = source.scene(2)
+    json.dumps(scene, allow_nan=False)
+    for one in scene["reconstructions"]:
+        count = len(one["candidates"]["label"])
+        assert count > 0
+        assert {len(column) for column in one["candidates"].values()} == {count}
+        assert len(one["hits"]) == len(scene["hits"]["x"])
+        assert max(one["hits"]) < count
+    model = scene["reconstructions"][1]
+    matched = [match for match in model["candidates"]["match"] if match >= 0]
+    assert len(matched) == len(set(matched)) > 0.5 * len(model["candidates"]["match"])
+    with pytest.raises(UsageError, match="no event 3"):
+        source.scene(3)
+
+
+def test_the_model_has_hits_of_its_clusters_only(shown: Path) -> None:
+    scene = open_source(shown).scene(0)
+    model = scene["reconstructions"][1]
+    for hit, owner in enumerate(model["hits"]):
+        assert owner < 0 or scene["hits"]["cluster"][hit] in model["elements"]["clusters"][owner]
+    assert any(owner >= 0 for owner in model["hits"])
+
+
+def test_links_are_passed_on(block: EventBlock) -> None:
+    links = [{"reconstruction": "target", "candidate": 0, "elements": [[0, 0.5], [3, -0.1]]}]
+    assert event_scene(block, 0, [], outline("clic"), links=links)["links"] == links
+
+
+def test_an_event_without_hits_and_truth(block: EventBlock) -> None:
+    kept = {name: block[name] for name in ("track", "cluster")}
+    made = Made("mine", block["target"].take(0, 1))
+    scene = event_scene(EventBlock(block.event_number, kept), 0, [made], outline("clic"))
+    assert scene["hits"]["x"] == []
+    assert set(scene["reconstructions"][0]["candidates"]["match"]) == {-1}
+    assert scene["reconstructions"][0]["errors"]["true_energy"] is None

@@ -1,0 +1,158 @@
+"""The server: for this machine only, for nothing but the page, and not to be upset."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from ringflow.base.errors import DatasetError, FailureError
+from ringflow.display.server import Answers, open_server
+from ringflow.display.source import open_source
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def port(shown: Path) -> Iterator[int]:
+    answers = Answers(open_source(shown), 1)
+    server = open_server(answers, 0)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        answers.stop()
+
+
+def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+def test_the_page_and_its_events(port: int) -> None:
+    status, headers, page = get(port, "/")
+    assert status == 200
+    assert b"display.js" in page
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "http" not in headers["Content-Security-Policy"]
+    events = json.loads(get(port, "/events.json")[2])
+    assert (events["count"], events["start"]) == (3, 1)
+    assert json.loads(get(port, "/scene/2.json")[2])["event"]["index"] == 2
+    assert "event 2" in json.loads(get(port, "/phoenix/2.json?again")[2])
+    assert json.loads(get(port, "/ranking.json")[2])["of"] == 3
+    for name, kind in (("display.js", "text/javascript"), ("display.css", "text/css")):
+        status, headers, _ = get(port, f"/{name}")
+        assert status == 200
+        assert headers["Content-Type"].startswith(kind)
+    status, headers, body = get(port, "/display.js", "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 100_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/build.json",
+        "/scene/",
+        "/scene/-1.json",
+        "/scene/3.json",
+        "/scene/1e1.json",
+        "/scene/999999999999999999999.json",
+        "/scene/../display.js",
+        "/page/",
+    ],
+)
+def test_nothing_else_is_there(port: int, path: str) -> None:
+    status, _, body = get(port, path)
+    assert status == 404
+    assert len(body) < 200
+
+
+def test_other_host_names_are_refused(port: int) -> None:
+    assert get(port, "/events.json", Host=f"localhost:{port}")[0] == 200
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
+        assert get(port, "/events.json", Host=host)[0] == 403
+
+
+def test_other_methods_are_refused(port: int) -> None:
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "CONNECT"):
+        assert get(port, "/events.json", method)[0] == 501
+
+
+MALFORMED = {
+    "nonsense": b"nonsense\r\n\r\n",
+    "version": b"GET / HTTP/9.9\r\n\r\n",
+    "bytes": b"GET /\xff\xfe\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "foreign digits": b"GET /scene/\xd9\xa3.json HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    "long path": b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    "many headers": b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 500 + b"\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00",
+    "empty lines": b"\r\n\r\n\r\n",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("request_bytes", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_malformed_is_survived(port: int, request_bytes: bytes) -> None:
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection, suppress(OSError):
+        # It may hang up before it has read everything.
+        connection.sendall(request_bytes)
+        connection.shutdown(socket.SHUT_WR)
+        while part := connection.recv(65536):
+            answer += part
+    assert b" 200 " not in answer.split(b"\r\n")[0]
+    assert b"Traceback" not in answer
+    assert get(port, "/")[0] == 200
+
+
+def test_it_listens_on_this_machine_only_and_says_if_it_cannot(port: int) -> None:
+    answers = _Nothing()
+    with pytest.raises(FailureError, match=f"cannot listen on port {port}"):
+        open_server(answers, port)  # type: ignore[arg-type]
+    server = open_server(answers, 0)  # type: ignore[arg-type]
+    assert server.server_address[0] == "127.0.0.1"
+    server.server_close()
+
+
+class _Nothing:
+    def get(self, path: str) -> Any:
+        return 404, "text/plain", b""
+
+
+def test_an_event_that_cannot_be_read_is_one_line() -> None:
+    class Broken:
+        num_events = 1
+        notes = ()
+        about: dict[str, Any] = {}  # noqa: RUF012 - as the protocol has it
+
+        def scene(self, index: int) -> dict[str, Any]:
+            raise DatasetError("the shard is gone; make it again")
+
+        def errors(self, start: int, stop: int) -> None:
+            return None
+
+    answers = Answers(Broken(), 0)
+    assert answers.get("/scene/0.json")[0] == 500
+    assert answers.get("/scene/0.json")[2] == b"the shard is gone; make it again\n"

@@ -1,0 +1,59 @@
+// In which order the events come: as they are, or the worst first.
+
+const MEASURES = { jet: "worst jet", energy: "worst energy" };
+const ASK_AGAIN = 700; // ms
+
+export class Order {
+  /** `onChange` is called when the order got better known. */
+  constructor(data, events, onChange) {
+    this.data = data;
+    this.onChange = onChange;
+    this.natural = events.indices ?? Array.from({ length: events.count }, (_, i) => i);
+    this.sequence = this.natural;
+    this.key = "";
+    this.note = "";
+  }
+
+  /** Names and titles of the orders there are. */
+  static choices(events) {
+    if (!events.truth) return [];
+    const reconstructions = events.reconstructions.filter(({ name }) => name !== "target");
+    return reconstructions.flatMap(({ name, title }) =>
+      Object.entries(MEASURES).map(([measure, text]) => ({ key: `${measure} ${name}`, title: `${text}: ${title}` })));
+  }
+
+  /** Take an order; the worst are known better and better while the server computes. */
+  async choose(key) {
+    this.key = key;
+    this.note = "";
+    this.sequence = this.natural;
+    if (!key) return this.onChange(true);
+    for (let first = true; this.key === key; first = false) {
+      const ranking = await this.data.ranking();
+      if (this.key !== key) return undefined;
+      if (ranking.failure) throw new Error(ranking.failure);
+      const space = key.indexOf(" ");
+      const errors = ranking.errors[key.slice(space + 1)]?.[key.slice(0, space)] ?? [];
+      const known = this.natural.slice(0, errors.length).map((index, i) => [index, errors[i]]);
+      known.sort((a, b) => b[1] - a[1]);
+      this.sequence = [...known.map(([index]) => index), ...this.natural.slice(errors.length)];
+      const whole = ranking.done >= ranking.of;
+      this.note = whole ? "" : `${ranking.done} of ${ranking.of} events ordered`;
+      this.onChange(first && errors.length > 0);
+      if (whole) return undefined;
+      if (!errors.length) first = true;
+      await new Promise((done) => setTimeout(done, ASK_AGAIN));
+    }
+    return undefined;
+  }
+
+  place(index) {
+    return this.sequence.indexOf(index);
+  }
+
+  /** The event so many steps further, staying within them. */
+  step(index, steps) {
+    const place = Math.min(Math.max(this.place(index) + steps, 0), this.sequence.length - 1);
+    return this.sequence[place];
+  }
+}
