@@ -67,7 +67,8 @@ def test_the_command_keeps_what_it_measured(
     said = capsys.readouterr()
     assert json.loads(said.out) == json.loads((tmp_path / "tune.json").read_text())
     assert (
-        json.loads(said.out)["random_compute_over_asha_tpe"] == compare_with_random([random], [asha])["whole_compute_ratio"]
+        json.loads(said.out)["random_compute_over_asha_tpe"]
+        == compare_with_random([random], [asha])["whole_compute_ratio"]
     )
     assert f"made: {tmp_path / 'tune.json'}" in said.err
 
