@@ -37,7 +37,9 @@ from ringflow.bench.commands import bench
 from ringflow.display.commands import display
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
+from ringflow.recipes.browse.commands import browse
 from ringflow.recipes.commands import demo, evaluate, prune, train
+from ringflow.recipes.origin.commands import reproduce, trace
 from ringflow.recipes.scaling_commands import scaling_model
 from ringflow.recipes.use_commands import export, reconstruct, serve
 from ringflow.spark.commands import perceptron
@@ -57,6 +59,7 @@ app = App(
 )
 for command in (
     bench,
+    browse,
     demo,
     display,
     evaluate,
@@ -65,8 +68,10 @@ for command in (
     perceptron,
     prune,
     reconstruct,
+    reproduce,
     scaling_model,
     serve,
+    trace,
     train,
     tune,
 ):

@@ -11,16 +11,20 @@ from ringflow.event.schema import parquet_name
 _SIZE_CATEGORIES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 
 
-def dataset_card(manifest: Manifest) -> str:
-    """Markdown with YAML front matter; equal manifests give equal cards."""
-    return "\n".join([*_front_matter(manifest), *_overview(manifest), *_reading(manifest), *_columns(manifest)]) + "\n"
+def dataset_card(manifest: Manifest, license: str | None = None) -> str:
+    """Markdown with YAML front matter; equal manifests give equal cards. A licence is stated if one is given (SPDX)."""
+    return (
+        "\n".join([*_front_matter(manifest, license), *_overview(manifest), *_reading(manifest), *_columns(manifest)])
+        + "\n"
+    )
 
 
-def _front_matter(manifest: Manifest) -> Iterator[str]:
+def _front_matter(manifest: Manifest, license: str | None) -> Iterator[str]:
     size = next((name for limit, name in _SIZE_CATEGORIES if manifest.num_events < limit), "n>1M")
     yield from (
         "---",
         f'pretty_name: "{manifest.sample} in the {manifest.detector} detector"'.replace("\\", ""),
+        *([f"license: {license.lower()}"] if license else []),
         "tags: [particle-physics, particle-flow, calorimetry]",
         f"size_categories: [{size}]",
         "configs:",

@@ -4,11 +4,13 @@
 
 The file is a TTree `events` with podio's frame names: members in `RingflowPFOs.energy`, relations in
 `_RingflowPFOs_tracks.index` and `.collectionID`, states of tracks in `_RingflowTracks_trackStates`. uproot, RDataFrame and this
-package read it. What uproot cannot write is not in it: covariances, and the class information podio's own reader wants.
+package read it. What uproot cannot write is not in it: covariances, and the class information podio's own reader wants. Where
+the candidates came from is in a string beside the tree, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import awkward as ak
 import numpy as np
 import uproot
 
-from ringflow.base.errors import FailureError
+from ringflow.base.errors import FailureError, InputFileError
 from ringflow.base.rundir import atomic_path
 from ringflow.data.edm4hep_layout import Array, collection_id
 from ringflow.data.edm4hep_tracks import AT_CALORIMETER, AT_INTERACTION_POINT, BENDING
@@ -27,6 +29,7 @@ from ringflow.event.particles import CHARGED_HADRON, ELECTRON, FORWARD_ELECTROMA
 CANDIDATES, TRACKS, CLUSTERS = "RingflowPFOs", "RingflowTracks", "RingflowClusters"
 #: Calorimeters in the order of the clusters' subdetectorEnergies.
 SUBDETECTORS = ("ecal", "hcal", "muon")
+_RECORD_KEY = "ringflow_candidates"
 
 Columns = dict[str, Array]
 Tables = dict[str, "Table"]
@@ -45,11 +48,18 @@ class Table:
         return ak.unflatten(self.columns, self.counts)
 
 
-def write_edm4hep(path: Path, blocks: Iterable[EventBlock], *, field: float, candidates: str = CANDIDATES) -> int:
+def write_edm4hep(
+    path: Path,
+    blocks: Iterable[EventBlock],
+    *,
+    field: float,
+    candidates: str = CANDIDATES,
+    record: Mapping[str, Any] | None = None,
+) -> int:
     """Write blocks that have a `candidate` collection, with their tracks and clusters if they have them; the number of events.
 
-    `field` (tesla) turns transverse momenta into curvatures. `candidates` names the collection. The file appears whole or
-    not at all.
+    `field` (tesla) turns transverse momenta into curvatures. `candidates` names the collection; `record` is what
+    `data.candidates.candidate_record` says of their origin. The file appears whole or not at all.
     """
     events = 0
     with atomic_path(path) as temporary:
@@ -64,9 +74,22 @@ def write_edm4hep(path: Path, blocks: Iterable[EventBlock], *, field: float, can
                     tree = file.mktree("events", kinds, counter_name="n{}".format, field_name="{}.{}".format)
                 tree.extend(branches)
                 events += len(block)
+            if record is not None:
+                file[_RECORD_KEY] = json.dumps(dict(record), allow_nan=False)
         if not events:
             raise FailureError(f"there are no events to write into {path}")
     return events
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """What a file says of the origin of its candidates; None if it says nothing."""
+    try:
+        with uproot.open(path) as file:
+            found = json.loads(str(file[_RECORD_KEY])) if _RECORD_KEY in file else None
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputFileError(f"{path} cannot be read as a ROOT file ({reason}); make it again") from None
+    return found if isinstance(found, dict) else None
 
 
 def _tables(block: EventBlock, field: float, candidates: str) -> Tables:

@@ -30,10 +30,14 @@ from ringflow.event.schema import SCHEMA_VERSION
 
 MANIFEST_FILE = "manifest.json"
 CARD_FILE = "README.md"
+#: Descriptions for others, as `ringflow trace` writes them.
+CRATE_FILE, CROISSANT_FILE = "ro-crate-metadata.json", "croissant.json"
 PACKED_FOLDER = "packed"
 PRODUCTION_FOLDER = ".production"
 #: What a dataset folder may hold beside its shards.
-KNOWN_FILES = frozenset({MANIFEST_FILE, CARD_FILE, SETTINGS_FILE, PACKED_FOLDER, PRODUCTION_FOLDER})
+KNOWN_FILES = frozenset(
+    {MANIFEST_FILE, CARD_FILE, SETTINGS_FILE, CRATE_FILE, CROISSANT_FILE, PACKED_FOLDER, PRODUCTION_FOLDER}
+)
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -24,6 +24,8 @@ from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
 from ringflow.data.card import dataset_card
 from ringflow.data.manifest import (
     CARD_FILE,
+    CRATE_FILE,
+    CROISSANT_FILE,
     KNOWN_FILES,
     MANIFEST_FILE,
     PACKED_FOLDER,
@@ -41,6 +43,8 @@ _RECORD_FILE = "production.json"
 _LOCK_FILE = "lock"
 _WHAT_EVENTS_ARE_MADE_FROM = ("settings", "inputs", "generator", "geometry_sha256")
 _EVENTS_KEY = "settings.production.events"
+#: What describes a finished dataset, the manifest first: without it there is none.
+_DESCRIPTIONS = (MANIFEST_FILE, CARD_FILE, SETTINGS_FILE, CRATE_FILE, CROISSANT_FILE)
 
 
 class Production:
@@ -169,7 +173,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _clear(production: Production) -> None:
     """Remove all that is ours, the manifest first: without it there is no dataset."""
-    for name in (MANIFEST_FILE, CARD_FILE, SETTINGS_FILE):
+    for name in _DESCRIPTIONS:
         (production.folder / name).unlink(missing_ok=True)
     for path in production.folder.glob("shard-*.parquet"):
         path.unlink()
@@ -190,7 +194,7 @@ def _take_up(production: Production) -> None:
         for shard in manifest.shards:
             production.keep(shard)
     write_atomic(record_file, json.dumps(production.record, indent=1) + "\n")
-    for name in (MANIFEST_FILE, CARD_FILE, SETTINGS_FILE):
+    for name in _DESCRIPTIONS:
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / PACKED_FOLDER, ignore_errors=True)
     production.remove_temporaries()

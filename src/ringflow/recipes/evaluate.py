@@ -24,6 +24,7 @@ from ringflow.data.read import Dataset
 from ringflow.evaluate.histograms import Histograms
 from ringflow.evaluate.metrics import comparisons, metrics
 from ringflow.evaluate.sheet import Sheet
+from ringflow.infer import shipped
 from ringflow.recipes.reconstructions import available, has_truth, missing_reasons, open_model
 from ringflow.recipes.scoring import ShardTask, first_event, score_shards
 
@@ -78,7 +79,7 @@ def evaluate(
         sheets, scored = _score(sample, tasks[sample.name], workers)
         results["samples"][sample.name] = _report(sample, sheets, scored, split, model)
         histograms[sample.name] = {name: sheet.histograms for name, sheet in sheets.items()}
-    inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + [*candidates, *([model] if model else [])]
+    inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + [*candidates, *_network(samples, model)]
     results["provenance"] = collect({"events": events, "split": split}, {}, inputs)
     if out is not None:
         from ringflow.evaluate.report import write_report  # drawing costs a second of imports
@@ -145,6 +146,12 @@ def _samples(
         names = _choose(dataset, files, reconstructions, model)
         samples.append(_Sample(_free_name(dataset, [s.name for s in samples]), dataset, names, files))
     return samples
+
+
+def _network(samples: Sequence[_Sample], model: Path | None) -> list[Path]:
+    """The file of the network, if one was used; without a name it is the one that comes with the package."""
+    used = any("model" in sample.reconstructions and "model" not in sample.files for sample in samples)
+    return [model or shipped.MODEL] if model is not None or used else []
 
 
 def _choose(

@@ -16,7 +16,7 @@ import torch
 from ringflow.base.config import override
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.provenance import collect
+from ringflow.base.provenance import collect, describe_input
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch
@@ -82,7 +82,7 @@ def prune_and_tune(
     if (out / PRUNED_FILE).is_file():
         _refuse_other(out, kept)
     else:
-        _prune(loaded, settings, out, kept)
+        _prune(loaded, path, settings, out, kept)
     done = train(settings, out)
     tuned = Path(done["model"])
     files = {"before": path, "pruned": out / PRUNED_FILE, "tuned": tuned}
@@ -106,7 +106,7 @@ def _refuse_other(out: Path, kept: dict[str, int]) -> None:
         raise UsageError(f"{out} was pruned to {there}, not to {kept}; choose another folder, or --overwrite")
 
 
-def _prune(loaded: LoadedModel, settings: TrainSettings, out: Path, kept: dict[str, int]) -> None:
+def _prune(loaded: LoadedModel, path: Path, settings: TrainSettings, out: Path, kept: dict[str, int]) -> None:
     """Write the network without what matters least."""
     write_atomic(out / RUN_FILE, json.dumps(collect(settings, {"training": settings.seed}), indent=1) + "\n")
     device = choose_device(settings.compute.device)
@@ -117,7 +117,8 @@ def _prune(loaded: LoadedModel, settings: TrainSettings, out: Path, kept: dict[s
     with open_training_data(settings, device, out) as data:
         found = importance(network, _batches(data.sources[0].chunk(0), device), settings.loss)
     smaller = prune(network, found, **kept)
-    save_model(out / PRUNED_FILE, smaller, threshold=loaded.threshold, card={**loaded.card, "pruned": kept})
+    card = {**loaded.card, "pruned": kept, "pruned_from": describe_input(path)}
+    save_model(out / PRUNED_FILE, smaller, threshold=loaded.threshold, card=card)
 
 
 def _batches(chunk: ElementBatch, device: torch.device) -> Iterator[ElementBatch]:

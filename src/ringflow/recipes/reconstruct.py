@@ -16,7 +16,7 @@ from typing import Any
 from ringflow import __version__
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say
-from ringflow.base.provenance import describe_input
+from ringflow.base.provenance import code_version, describe_input
 from ringflow.base.rundir import write_errors
 from ringflow.data.candidates import write_candidate_file
 from ringflow.data.read import Dataset
@@ -63,7 +63,8 @@ def reconstruct(
     if session.detector is not None and session.detector != given.detector:
         say(f"the model was trained for the detector {session.detector!r}, the events are of {given.detector!r}")
     origin = {"model": describe_input(path), "engine": engine, "ringflow": __version__, "threshold": session.threshold}
-    record = given.record(out.stem, {**origin, "card": session.card})
+    chosen = {"split": split, "events": given.num_events}
+    record = given.record(out.stem, {**origin, "code": code_version(), **chosen, "card": session.card})
     with write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     cluster = _on(on, Dataset(source), split, given.num_events, carried) if carried else None
@@ -162,7 +163,7 @@ def _finish(out: Path, parts: Parts, given: EventInput, record: dict[str, Any]) 
     if out.suffix == ".root":
         from ringflow.data.edm4hep_write import write_edm4hep
 
-        write_edm4hep(out, _with_elements(counted(), given), field=given.field)
+        write_edm4hep(out, _with_elements(counted(), given), field=given.field, record=record)
     else:
         write_candidate_file(out, record, counted())
     parts.remove()

@@ -10,15 +10,17 @@ history.jsonl        one line per report and validation; tensorboard/ the same t
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ringflow.base.errors import FailureError
 from ringflow.base.rundir import SETTINGS_FILE, write_errors
 
-RUN_FILE = "run.json"
+RUN_FILE, HISTORY_FILE = "run.json", "history.jsonl"
 
 
 def settings_of(folder: Path) -> Path | None:
@@ -30,6 +32,20 @@ def settings_of(folder: Path) -> Path | None:
 def has_checkpoint(folder: Path) -> bool:
     """Whether there is something to go on from."""
     return any((folder / "checkpoints").glob("step-*"))
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's history; one that is being written, or was cut short, is left out."""
+    try:
+        lines = (folder / HISTORY_FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with suppress(ValueError):
+            if isinstance(record := json.loads(line), dict) and "kind" in record and "step" in record:
+                found.append(record)
+    return found
 
 
 @contextmanager

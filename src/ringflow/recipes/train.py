@@ -20,6 +20,7 @@ from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
 from ringflow.models.file import load_model
 from ringflow.recipes.models import model_file
 from ringflow.recipes.profiling import measured, profile_page, require_measurable
+from ringflow.recipes.run_record import run_record
 from ringflow.recipes.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.recipes.training_data import TrainingData, detector_name, fingerprint, open_training_data, require_data
 from ringflow.recipes.validation import Validation
@@ -47,7 +48,7 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
         team.agree_on({f"another {name}": value for name, value in flat(_common(settings, out))})
         settings = team.first(lambda: _resolved(settings, out, team.size, overwrite))
         team.agree("version of the data", fingerprint(settings))
-        with team.first_holds(lambda: _claimed(settings, out, overwrite)):
+        with team.first_holds(lambda: _claimed(settings, out, overwrite, team.size)):
             return _train(settings, out, device, team, pace)
 
 
@@ -92,12 +93,12 @@ def _in_lanes(settings: TrainSettings, gone_on_with: Path | None, size: int) -> 
 
 
 @contextmanager
-def _claimed(settings: TrainSettings, out: Path, overwrite: bool) -> Iterator[None]:
+def _claimed(settings: TrainSettings, out: Path, overwrite: bool, processes: int) -> Iterator[None]:
     """A folder that is made ready and that no other training touches."""
     if out.is_dir():
         with claimed(out):  # before anything in it is touched
             pass
-    _prepare(settings, out, overwrite)
+    _prepare(settings, out, overwrite, processes)
     with claimed(out):
         yield
 
@@ -138,12 +139,12 @@ def _from_its_start(settings: TrainSettings, out: Path) -> TrainSettings:
     return settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
 
 
-def _prepare(settings: TrainSettings, out: Path, overwrite: bool) -> None:
+def _prepare(settings: TrainSettings, out: Path, overwrite: bool, processes: int) -> None:
     """Make the folder; one with a training of other settings is left as it is."""
     prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
     if before := _before(out):
         refuse_other_settings(_described(before), _described(settings), out)
-    write_atomic(out / RUN_FILE, json.dumps(collect(settings, {"training": settings.seed}), indent=1) + "\n")
+    write_atomic(out / RUN_FILE, json.dumps(run_record(settings, out, processes), indent=1) + "\n")
     write(settings, out / SETTINGS_FILE)
 
 

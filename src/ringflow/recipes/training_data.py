@@ -97,6 +97,15 @@ def fingerprint(settings: TrainSettings) -> list[str]:
     return [manifest_hash(Path(name)) for name in _names(settings.data)]
 
 
+def describe_data(settings: TrainSettings) -> list[dict[str, Any]]:
+    """What to remember of the data: which datasets in which version, or which streams of simulated events."""
+    names = _names(settings.data)
+    if not settings.data.startswith(SIMULATED):
+        return [describe(Dataset(name)) for name in names]
+    streams = [(name, stream_seed(settings.seed, TRAINING, name)) for name in names]
+    return [{"simulated": name, "detector": settings.detector, "seed": seed} for name, seed in streams]
+
+
 def _simulated(
     settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor, lanes: Sequence[int]
 ) -> TrainingData:
@@ -121,8 +130,7 @@ def _simulated(
     fresh = [Stream(name, settings.detector, stream_seed(settings.seed, VALIDATION, name), size) for name in names]
     blocks = validation_blocks(fresh, share, workers, calorimeter)
     elements = [from_block(block, calorimeter, with_targets=True) for block in blocks.values()]
-    described = [{"simulated": stream.sample, "detector": stream.detector, "seed": stream.seed} for stream in training]
-    return TrainingData(chunks, join(elements), blocks, described)
+    return TrainingData(chunks, join(elements), blocks, describe_data(settings))
 
 
 def _from_datasets(settings: TrainSettings, folder: Path, lanes: Sequence[int]) -> TrainingData:
@@ -148,7 +156,7 @@ def _from_datasets(settings: TrainSettings, folder: Path, lanes: Sequence[int]) 
         blocks[_free_name(dataset.manifest.sample, blocks)] = _valid_events(dataset, calorimeter, share)
     elements = [from_block(block, calorimeter, with_targets=True) for block in blocks.values()]
     known = blocks if all(map(has_truth, datasets)) else {}
-    return TrainingData(chunks, join(elements), known, [describe(dataset) for dataset in datasets])
+    return TrainingData(chunks, join(elements), known, describe_data(settings))
 
 
 def _valid_events(dataset: Dataset, calorimeter: str, events: int) -> EventBlock:

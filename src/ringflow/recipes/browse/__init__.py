@@ -1,0 +1,1 @@
+"""The runs and studies under a folder, on one page."""
