@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
@@ -116,12 +115,16 @@ MALFORMED = {
 @pytest.mark.parametrize("request_bytes", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_malformed_is_survived(port: int, request_bytes: bytes) -> None:
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection, suppress(OSError):
-        # It may hang up before it has read everything.
-        connection.sendall(request_bytes)
-        connection.shutdown(socket.SHUT_WR)
-        while part := connection.recv(65536):
-            answer += part
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+        try:
+            connection.sendall(request_bytes)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(65536):
+                answer += part
+        except TimeoutError:
+            pytest.fail("it neither answered nor hung up")
+        except OSError:
+            pass  # it hung up before it had read everything
     assert b" 200 " not in answer.split(b"\r\n")[0]
     assert b"Traceback" not in answer
     assert get(port, "/")[0] == 200
