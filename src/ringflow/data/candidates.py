@@ -1,8 +1,8 @@
 """Candidate files: what a reconstruction made of a dataset, one Parquet row per event.
 
-The columns are those of the schema's `candidate` collection; the metadata say of which dataset (by the hash of its
-manifest), in which detector, by which reconstruction, and where it came from. A file may hold some of the dataset's events
-only, for example one split, in the dataset's order.
+The columns are those of the schema's `candidate` collection, with uncertainties if there are any; the metadata say of which
+dataset (by the hash of its manifest), in which detector, by which reconstruction, and where it came from. A file may hold
+some of the dataset's events only, for example one split, in the dataset's order.
 
     write_candidates(path, dataset, blocks, reconstruction="model", provenance={...})
     for block, candidates in zip(dataset.events(), read_candidates(path, dataset)):
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.base.rundir import atomic_path
-from ringflow.data.manifest import manifest_hash
+from ringflow.data.manifest import Columns, manifest_hash
 from ringflow.data.read import UNREADABLE, Dataset
 from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
 from ringflow.event.block import Collection, EventBlock, cast
-from ringflow.event.schema import COLLECTIONS, parquet_name
+from ringflow.event.schema import CANDIDATE_ERRORS, COLLECTIONS, parquet_name
 
 _COLLECTION = "candidate"
-_COLUMNS = {_COLLECTION: tuple(column.name for column in COLLECTIONS[_COLLECTION])}
+_COLUMNS = {_COLLECTION: tuple(c.name for c in COLLECTIONS[_COLLECTION] if c not in CANDIDATE_ERRORS)}
 _METADATA_KEY = b"ringflow_candidates"
 
 Numbers = npt.NDArray[np.int64]
@@ -65,16 +66,26 @@ def candidate_record(dataset: Dataset, reconstruction: str, provenance: Mapping[
 
 def write_candidate_file(path: Path, record: Mapping[str, Any], blocks: Iterable[EventBlock]) -> int:
     """The same with the record given: its keys are those of `candidate_record`, the hash empty if there is no dataset."""
-    schema = arrow_schema(_COLUMNS)
+    waiting = iter(blocks)
+    first = next(waiting, None)
+    columns = _with_errors(() if first is None else first[_COLLECTION].columns)
+    schema = arrow_schema(columns)
     schema = schema.with_metadata({**schema.metadata, _METADATA_KEY: json.dumps(dict(record), allow_nan=False)})
     events = 0
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-        for block in blocks:
+        for block in chain(() if first is None else (first,), waiting):
             part = block[_COLLECTION]
             whole = EventBlock(block.event_number, {_COLLECTION: cast(_COLLECTION, part.counts, part.columns)})
-            writer.write_table(to_table(whole, _COLUMNS).cast(schema), row_group_size=max(len(block), 1))
+            writer.write_table(to_table(whole, columns).cast(schema), row_group_size=max(len(block), 1))
             events += len(block)
     return events
+
+
+def _with_errors(present: Iterable[str]) -> Columns:
+    """The columns that every file has, and the uncertainties that are there."""
+    there = set(present)
+    errors = tuple(column.name for column in CANDIDATE_ERRORS if column.name in there)
+    return {_COLLECTION: (*_COLUMNS[_COLLECTION], *errors)}
 
 
 def read_candidates(path: Path, dataset: Dataset, split: str | None = None) -> Iterator[Collection]:
@@ -98,6 +109,8 @@ class CandidateFile:
             missing = set(arrow_schema(_COLUMNS).names) - set(self._file.schema_arrow.names)
             if record is None or missing:
                 raise InputFileError(f"{path} is not a candidate file; give the file that a reconstruction wrote")
+            prefix = parquet_name(_COLLECTION, "")
+            self.columns = _with_errors(name.removeprefix(prefix) for name in self._file.schema_arrow.names)
             self._numbers: Numbers = ak.to_numpy(ak.from_arrow(self._file.read([EVENT_NUMBER]))[EVENT_NUMBER])
         except UNREADABLE as error:
             raise _broken(path, error) from None
@@ -133,7 +146,7 @@ class CandidateFile:
             missing = event_number[np.argmin(found)]
             raise DatasetError(f"{self.path} has no candidates for event {missing}; make them again, or give --split")
         if not len(rows):
-            return cast(_COLLECTION, np.zeros(0, np.int64), {name: np.zeros(0) for name in _COLUMNS[_COLLECTION]})
+            return cast(_COLLECTION, np.zeros(0, np.int64), {name: np.zeros(0) for name in self.columns[_COLLECTION]})
         groups = np.searchsorted(self._starts, [rows[0], rows[-1]], side="right") - 1
         block = self._read(range(groups[0], groups[1] + 1))
         return _pick(block[_COLLECTION], rows - self._starts[groups[0]])
@@ -157,16 +170,16 @@ class CandidateFile:
                 table = self._file.read_row_groups(list(groups), use_threads=False)
             except UNREADABLE as error:
                 raise _broken(self.path, error) from None
-            self._kept = groups, _to_block(table)
+            self._kept = groups, _to_block(table, self.columns)
         return self._kept[1]
 
 
-def _to_block(table: pa.Table) -> EventBlock:
+def _to_block(table: pa.Table, columns: Columns) -> EventBlock:
     rows = ak.from_arrow(table)
-    lists = {name: rows[parquet_name(_COLLECTION, name)] for name in _COLUMNS[_COLLECTION]}
+    lists = {name: rows[parquet_name(_COLLECTION, name)] for name in columns[_COLLECTION]}
     counts = ak.to_numpy(ak.num(next(iter(lists.values()))))
-    columns = {name: ak.to_numpy(ak.flatten(values)) for name, values in lists.items()}
-    return EventBlock(ak.to_numpy(rows[EVENT_NUMBER]), {_COLLECTION: cast(_COLLECTION, counts, columns)})
+    flat = {name: ak.to_numpy(ak.flatten(values)) for name, values in lists.items()}
+    return EventBlock(ak.to_numpy(rows[EVENT_NUMBER]), {_COLLECTION: cast(_COLLECTION, counts, flat)})
 
 
 def _pick(candidates: Collection, events: Numbers) -> Collection:

@@ -147,6 +147,14 @@ def _link(calo_collection: str) -> tuple[Column, ...]:
     )
 
 
+#: What a reconstruction may add to a candidate.
+CANDIDATE_ERRORS = (
+    _float("energy_error", "GeV", "68 % uncertainty of the energy"),
+    _float("pt_error", "GeV", "68 % uncertainty of the transverse momentum"),
+    _float("eta_error", "1", "68 % uncertainty of the pseudorapidity"),
+    _float("phi_error", "rad", "68 % uncertainty of the azimuth"),
+)
+
 #: Collection name -> its columns, in the order they are written.
 COLLECTIONS: dict[str, tuple[Column, ...]] = {
     "track": _TRACK,
@@ -163,6 +171,7 @@ COLLECTIONS: dict[str, tuple[Column, ...]] = {
         *_MOMENTUM,
         _index("track", "track", "track it was made from"),
         _index("cluster", "cluster", "cluster it was made from"),
+        *CANDIDATE_ERRORS,
     ),
 }
 

@@ -18,11 +18,14 @@ from ringflow.base.errors import DatasetError
 from ringflow.data.manifest import Columns
 from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
 from ringflow.event.block import Collection, EventBlock, cast
-from ringflow.event.schema import COLLECTIONS, parquet_name
+from ringflow.event.schema import CANDIDATE_ERRORS, COLLECTIONS, parquet_name
 from ringflow.infer.engine import made_of
 from ringflow.infer.made import Reconstructor
 
-CANDIDATES: Columns = {"candidate": tuple(column.name for column in COLLECTIONS["candidate"])}
+#: Those that every reconstruction gives.
+CANDIDATES: Columns = {
+    "candidate": tuple(column.name for column in COLLECTIONS["candidate"] if column not in CANDIDATE_ERRORS)
+}
 #: Events computed together: as many as `ringflow simulate` puts into a block.
 EVENTS_AT_ONCE = 50
 

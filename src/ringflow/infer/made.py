@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.schema import CANDIDATE_ERRORS
 
 #: Columns of the rows that become candidates; `cluster` counts calorimeter elements, clusters or hits.
 ROW = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
+
+#: Those that follow where uncertainties are known.
+ERRORS = tuple(column.name for column in CANDIDATE_ERRORS)
 
 
 class Reconstructor(Protocol):
@@ -31,9 +36,11 @@ class Reconstructor(Protocol):
         """The candidates of a block, in the order of their elements."""
 
 
-def collection(counts: npt.NDArray[np.int64], rows: list[npt.NDArray[np.float64]]) -> Collection:
-    """Candidates from rows of the columns `ROW`."""
-    return cast("candidate", counts, dict(zip(ROW, np.concatenate(rows).T, strict=True)))
+def collection(
+    counts: npt.NDArray[np.int64], rows: list[npt.NDArray[np.float64]], names: Sequence[str] = ROW
+) -> Collection:
+    """Candidates from rows of the columns `ROW`, or of others that begin with them."""
+    return cast("candidate", counts, dict(zip(names, np.concatenate(rows).T, strict=True)))
 
 
 def clusters_of_hits(block: EventBlock, made: Collection) -> npt.NDArray[np.int32]:

@@ -24,11 +24,12 @@ from ringflow.elements.features import essential_columns
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.finite import require_finite
 from ringflow.infer import shipped
-from ringflow.infer.made import ROW, Reconstructor, clusters_of_hits, collection
+from ringflow.infer.made import ERRORS, ROW, Reconstructor, clusters_of_hits, collection
 from ringflow.infer.onnx_session import OnnxSession
 from ringflow.models.decode import DecodedElements, decode
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.model import Model
+from ringflow.models.uncertainty import UncertaintyHead, errors_of, head_for
 
 #: Elements computed at a time, so that memory stays small; an event is never cut.
 ELEMENTS_AT_ONCE = 8192
@@ -39,8 +40,11 @@ ENGINES = ("torch", "onnx")
 class Session:
     """A network on a device."""
 
-    def __init__(self, loaded: LoadedModel, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, loaded: LoadedModel, device: torch.device | str = "cpu", uncertainty: UncertaintyHead | None = None
+    ) -> None:
         self.model = loaded.model.to(device)
+        self.uncertainty = None if uncertainty is None else uncertainty.to(device)
         self.threshold = loaded.threshold
         self.card = loaded.card
         self._device = torch.device(device)
@@ -60,23 +64,30 @@ class Session:
         """The candidates of a block, in the order of their elements."""
         require_finite(block, {kind: essential_columns(kind) for kind in self.kinds})
         calorimeter = self.model.settings.calorimeter
-        made = candidates(self.model, from_block(block, calorimeter).to(self._device), self.threshold)
+        elements = from_block(block, calorimeter).to(self._device)
+        made = candidates(self.model, elements, self.threshold, self.uncertainty)
         if calorimeter == "hit" and len(made):
             made.columns["cluster"] = clusters_of_hits(block, made)
         return made
 
 
 def open_session(
-    model: Path | None = None, device: torch.device | str = "cpu", engine: str | None = None, threads: int = 1
+    model: Path | None = None,
+    device: torch.device | str = "cpu",
+    engine: str | None = None,
+    threads: int = 1,
+    uncertainty: Path | None = None,
 ) -> Reconstructor:
     """A session of a model file or of the model that comes with the package, computed by an engine of `ENGINES`.
 
     Unless an engine is named, ONNX files are run as such and others by torch. `threads` are events that ONNX computes at a
-    time.
+    time. With a file of uncertainties, which must be of this model, candidates get those too.
     """
     path, engine = choose_engine(model, engine)
     if engine == "torch":
-        return Session(load_model(path), device)
+        return Session(load_model(path), device, None if uncertainty is None else head_for(uncertainty, path))
+    if uncertainty is not None:
+        raise UsageError(f"uncertainties ({uncertainty}) are computed by torch; use --engine torch")
     if torch.device(device).type != "cpu":
         raise UsageError(f"the engine onnx computes on the cpu, not on {device}; use --engine torch there")
     return _open_onnx(path, threads)
@@ -120,17 +131,20 @@ def as_onnx(path: Path) -> Iterator[Path]:
 
 
 @torch.inference_mode()
-def candidates(model: Model, batch: ElementBatch, threshold: float) -> Collection:
+def candidates(
+    model: Model, batch: ElementBatch, threshold: float, uncertainty: UncertaintyHead | None = None
+) -> Collection:
     """Candidates of packed elements on the model's device; `cluster` counts calorimeter elements, clusters or hits."""
     was_training = model.training
     model.eval()
-    parts = [_part(model, batch, events, threshold) for events in _portions(batch)]
+    parts = [_part(model, batch, events, threshold, uncertainty) for events in _portions(batch)]
     model.train(was_training)
     counts = np.zeros(batch.num_events, np.int64)
+    names = ROW if uncertainty is None else (*ROW, *ERRORS)
     if not parts:
-        return collection(counts, [np.zeros((0, len(ROW)))])
+        return collection(counts, [np.zeros((0, len(names)))], names)
     np.add.at(counts, np.concatenate([events for events, _ in parts]), 1)
-    return collection(counts, [rows for _, rows in parts])
+    return collection(counts, [rows for _, rows in parts], names)
 
 
 def _portions(batch: ElementBatch) -> Iterator[torch.Tensor]:
@@ -143,13 +157,18 @@ def _portions(batch: ElementBatch) -> Iterator[torch.Tensor]:
 
 
 def _part(
-    model: Model, batch: ElementBatch, events: torch.Tensor, threshold: float
+    model: Model, batch: ElementBatch, events: torch.Tensor, threshold: float, uncertainty: UncertaintyHead | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Event and columns of every candidate of some events."""
     part = batch.take(events)
-    found = decode(model.predict(part), part, threshold)
+    prediction, known = model.predict_and_tell(part)
+    found = decode(prediction, part, threshold)
     event = part.event_N[found.row]
-    return events.numpy()[event.cpu().numpy()], _rows(found, part, event).cpu().numpy()
+    rows = _rows(found, part, event)
+    if uncertainty is not None:
+        errors = errors_of(uncertainty, known, prediction, found, part.charge_N[found.row] != 0)
+        rows = torch.cat([rows, torch.stack([errors[name] for name in ERRORS], dim=1).double()], dim=1)
+    return events.numpy()[event.cpu().numpy()], rows.cpu().numpy()
 
 
 def _rows(found: DecodedElements, part: ElementBatch, event: torch.Tensor) -> torch.Tensor:

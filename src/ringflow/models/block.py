@@ -46,7 +46,16 @@ class Block(nn.Module):
 
     def forward(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
         """The rows after this layer."""
-        if self.mixer is not None and self.norm_mixer is not None:
-            x_ND = x_ND + self.dropout(self.mixer(self.norm_mixer(x_ND), rotary, layout))
+        return self.think(self.talk(x_ND, rotary, layout))
+
+    def talk(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+        """The first half: the rows after elements have talked to each other."""
+        if self.mixer is None or self.norm_mixer is None:
+            return x_ND
+        out: Tensor = x_ND + self.dropout(self.mixer(self.norm_mixer(x_ND), rotary, layout))
+        return out
+
+    def think(self, x_ND: Tensor) -> Tensor:
+        """The second half: every row for itself."""
         out: Tensor = x_ND + self.dropout(self.feed_forward(self.norm(x_ND)))
         return out

@@ -42,9 +42,17 @@ class Embedding(nn.Module):
 
     def forward(self, features_NF: Tensor, kind_N: Tensor) -> Tensor:
         """Vectors [N, D]."""
+        return self.embed(*self.scale(features_NF), kind_N)
+
+    def scale(self, features_NF: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled features, zero where they are missing, and whether they are."""
         missing = features_NF.isnan()
         scaled = ((features_NF - self.mean_F) / self.deviation_F).clamp(-_LARGEST, _LARGEST)
-        scaled = torch.where(missing, 0.0, scaled)
+        return torch.where(missing, 0.0, scaled), missing
+
+    def embed(self, scaled_NF: Tensor, missing_NF: Tensor, kind_N: Tensor) -> Tensor:
+        """Vectors [N, D] of scaled features and flags; a flag may also be a number between 0 and 1."""
         kind = nn.functional.one_hot(kind_N, len(KINDS))
-        x: Tensor = self.layers(torch.cat([scaled, missing.to(scaled.dtype), kind.to(scaled.dtype)], dim=1))
+        flags = missing_NF.to(scaled_NF.dtype)
+        x: Tensor = self.layers(torch.cat([scaled_NF, flags, kind.to(scaled_NF.dtype)], dim=1))
         return x

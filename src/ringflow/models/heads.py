@@ -44,6 +44,15 @@ class Heads(nn.Module):
 
     def forward(self, x_ND: Tensor, embedded_ND: Tensor) -> Prediction:
         """Predictions in full precision."""
-        out = self.out(self.hidden(torch.cat([x_ND, embedded_ND], dim=1))).float()
+        return self.say(self.think(x_ND, embedded_ND))
+
+    def think(self, x_ND: Tensor, embedded_ND: Tensor) -> Tensor:
+        """What is known of every element before the outputs are made of it, [N, 2 D]."""
+        known: Tensor = self.hidden(torch.cat([x_ND, embedded_ND], dim=1))
+        return known
+
+    def say(self, known: Tensor) -> Prediction:
+        """Predictions in full precision."""
+        out = self.out(known).float()
         particle, label, charge, momentum = out.split(_SIZES, dim=1)
         return Prediction(particle[:, 0], label, charge, momentum)

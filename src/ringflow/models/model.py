@@ -59,14 +59,31 @@ class Model(nn.Module):
         turns: tuple[Tensor, Tensor] | None = None,
     ) -> Prediction:
         """Predictions of packed elements; `turns` are those of `rotary(position_N2)`, if they were worked out before."""
+        prediction: Prediction = self.heads(*self._rows(features_NF, kind_N, position_N2, layout, turns))
+        return prediction
+
+    def _rows(
+        self,
+        features_NF: Tensor,
+        kind_N: Tensor,
+        position_N2: Tensor,
+        layout: Layout,
+        turns: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What the layers made of the elements, and the embedded elements."""
         embedded_ND = self.embedding(features_NF, kind_N)
         if turns is None:
             turns = self.rotary(position_N2)
         x_ND = embedded_ND
         for block in self.blocks:
             x_ND = block(x_ND, turns, layout)
-        prediction: Prediction = self.heads(self.norm(x_ND), embedded_ND)
-        return prediction
+        return self.norm(x_ND), embedded_ND
+
+    def predict_and_tell(self, batch: ElementBatch) -> tuple[Prediction, Tensor]:
+        """Predictions of a batch, and what they were made of: all that is known of every element, [N, 2 D]."""
+        rows = self._rows(batch.features_NF, batch.kind_N, batch.position_N2, Layout.of(batch), None)
+        known = self.heads.think(*rows)
+        return self.heads.say(known), known
 
     def predict(self, batch: ElementBatch) -> Prediction:
         """Predictions of a batch."""

@@ -28,6 +28,7 @@ from ringflow.infer.parts import Parts
 from ringflow.infer.remote import HERE, PLACES, Place, open_cluster, reconstruct_on
 from ringflow.infer.session import choose_engine, open_session
 from ringflow.infer.shards import ShardSource, shard_tasks
+from ringflow.models.uncertainty import found_beside
 from ringflow.recipes.inputs import EventInput, open_input
 from ringflow.recipes.models import model_file
 from ringflow.train.device import choose_device
@@ -48,6 +49,7 @@ def reconstruct(
     profile: str | None = None,
     overwrite: bool = False,
     on: Place = HERE,
+    uncertainty: Path | None = None,
 ) -> dict[str, Any]:
     """Write the candidates of events; what was done, where and how fast, ready for JSON."""
     started = time.perf_counter()
@@ -59,10 +61,12 @@ def reconstruct(
     path, engine = choose_engine(model_file(model), engine)
     computed_on = choose_device("cpu" if on != HERE or (engine == "onnx" and device == "auto") else device)
     carried = None if on == HERE else carry(path, engine)
-    session = carried.open() if carried else open_session(path, computed_on, engine, threads)
+    errors = _uncertainties(uncertainty, path, engine, on)
+    session = carried.open() if carried else open_session(path, computed_on, engine, threads, errors)
     if session.detector is not None and session.detector != given.detector:
         say(f"the model was trained for the detector {session.detector!r}, the events are of {given.detector!r}")
     origin = {"model": describe_input(path), "engine": engine, "ringflow": __version__, "threshold": session.threshold}
+    origin |= {"uncertainty": describe_input(errors)} if errors else {}
     chosen = {"split": split, "events": given.num_events}
     record = given.record(out.stem, {**origin, "code": code_version(), **chosen, "card": session.card})
     with write_errors(out):
@@ -139,6 +143,15 @@ def _require_place(place: Place, source: Path, device: str, threads: int) -> Non
             f"--on {place.on} takes the folder of a dataset, {source} is a file; use --on here, or make a dataset of it "
             "with convert_edm4hep"
         )
+
+
+def _uncertainties(given: Path | None, model: Path, engine: str, place: Place) -> Path | None:
+    """The file of uncertainties that is meant: the one given, or one beside the model that belongs to it."""
+    if engine != "torch" or place != HERE:
+        if given is not None:
+            raise UsageError(f"--uncertainty {given} is for --engine torch and --on here; leave it out")
+        return None
+    return given or found_beside(model)
 
 
 def _require_free(out: Path, overwrite: bool) -> None:

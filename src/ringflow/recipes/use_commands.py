@@ -93,6 +93,9 @@ def reconstruct_command(
     ] = None,
     address: Annotated[str | None, Parameter(help="Ray cluster: auto or HOST:PORT; this machine unless given.")] = None,
     workers: Annotated[Count | None, Parameter(help="Workers on Spark or Ray; all there are unless given.")] = None,
+    uncertainty: Annotated[
+        Path | None, Parameter(help="File of `ringflow uncertainty`; the one beside the model unless given.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Reconstruct events with a network into a file of candidates.
@@ -119,6 +122,7 @@ def reconstruct_command(
         profile=profile,
         overwrite=overwrite,
         on=Place(on, master if on == "spark" else address, workers),
+        uncertainty=uncertainty,
     )
     show_summary("Reconstruction", result, as_json=as_json)
     again = f"ringflow evaluate {source} --candidates {out}" + (f" --split {split}" if split else "")

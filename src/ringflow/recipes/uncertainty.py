@@ -1,0 +1,221 @@
+"""Uncertainties of a trained network: fitted on events, calibrated on others, tested on others still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ringflow import __version__
+from ringflow.base.errors import DatasetError, UsageError
+from ringflow.base.log import progress, say
+from ringflow.base.provenance import describe_input
+from ringflow.base.rundir import write_errors
+from ringflow.data.read import Dataset
+from ringflow.elements.build import from_block, target_collection
+from ringflow.event.particles import PARTICLE_CLASSES
+from ringflow.models.file import LoadedModel, load_model
+from ringflow.models.uncertainty import QUANTITIES, UncertaintyHead, file_beside, save_uncertainty
+from ringflow.recipes.models import model_file
+from ringflow.train.uncertainty import (
+    Sample,
+    calibrate,
+    fit,
+    join_samples,
+    pull_width,
+    pull_width_error,
+    pulls,
+    sample_of,
+)
+
+Floats = npt.NDArray[np.float64]
+
+#: Shares of the events that are fitted, calibrated and tested on; without the last where other events are for the test.
+#: Rare classes need many to be calibrated on, while all classes are fitted together.
+_SHARES = (0.3, 0.45, 0.25)
+#: Every so many events in a row go to one of the three, so that a dataset of any order is shared out evenly.
+_PERIOD = 20
+#: How far from one a pull width may be, beside two standard errors of its own; and candidates from which on it is judged.
+ACCEPTED, LEAST_JUDGED = 0.05, 500
+_LEAST_CANDIDATES = 1000
+#: Intervals whose coverage is told, in units of the uncertainty: those that hold 68 % and 95 % of a normal distribution.
+_SIGMAS = (1.0, 1.96)
+_EDGES = {"pt": (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, np.inf), "abs_eta": (0.0, 0.5, 1.0, 1.5, 2.0, np.inf)}
+
+
+def uncertainty(
+    model: Path | None,
+    datasets: Sequence[Path],
+    out: Path | None = None,
+    *,
+    test: Sequence[Path] = (),
+    events: int | None = None,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Fit, calibrate, test and write; what the test showed, ready for JSON. `out` is beside the model unless given."""
+    path = model_file(model)
+    if path.suffix == ".onnx":
+        raise UsageError(f"{path} is an ONNX file; give the model it was exported from")
+    out = out or file_beside(path)
+    if out.suffix != ".safetensors":
+        raise UsageError(f"cannot write uncertainties as {out}; let its name end in .safetensors")
+    loaded = load_model(path)
+    shares = _SHARES[:2] if test else _SHARES
+    parts = _gather(loaded, datasets, events, shares)
+    tested = _gather(loaded, test, events, (1.0,))[0] if test else parts[2]
+    for name, part in zip(("fit", "calibrate", "test"), (*parts[:2], tested), strict=True):
+        if len(part) < _LEAST_CANDIDATES:
+            raise UsageError(f"{len(part)} candidates to {name} on are too few; give at least {_LEAST_CANDIDATES}")
+    say(f"fitting on {len(parts[0])} candidates")
+    head = fit(parts[0], seed=seed)
+    calibrate(head, parts[1])
+    pull = pulls(head, tested)
+    result = {
+        "path": str(out),
+        "model": describe_input(path),
+        "candidates": {"fit": len(parts[0]), "calibrate": len(parts[1]), "test": len(tested)},
+        **report(tested, pull),
+        "relative_energy_error": _spread(head, tested),
+    }
+    card = {
+        "ringflow": __version__,
+        "data": [Dataset(one).manifest.sample for one in datasets],
+        "candidates": result["candidates"],
+        "classes": result["classes"],
+    }
+    with write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    save_uncertainty(out, head, path, card)
+    return result
+
+
+def report(sample: Sample, pull: Floats) -> dict[str, Any]:
+    """Widths and coverage of pulls by class, pT and pseudorapidity, and their histograms."""
+    label = sample.label.numpy()
+    pt, eta = _pt_and_eta(sample)
+    labels = [number for number in range(1, len(PARTICLE_CLASSES)) if (label == number).any()]
+    classes = [
+        {
+            **row,
+            "judged": row["candidates"] >= LEAST_JUDGED,
+            "within": abs(row["width"] - 1.0) <= ACCEPTED,
+            "ok": accepted(row["width"], row["error"]),
+        }
+        for number in labels
+        for row in _rows({"class": _name(number)}, pull[label == number])
+    ]
+    bins = [
+        row
+        for name, values in (("pt", pt), ("abs_eta", np.abs(eta)))
+        for low, high in pairwise(_EDGES[name])
+        for row in _rows(
+            {"of": name, "from": low, "to": None if np.isinf(high) else high}, pull[(values >= low) & (values < high)]
+        )
+    ]
+    return {
+        "classes": classes,
+        "bins": bins,
+        "coverage": _coverage(pull),
+        "histograms": {_name(number): _histogram(pull[label == number]) for number in labels},
+        "ok": all(row["ok"] for row in classes if row["judged"]),
+    }
+
+
+def accepted(width: float, error: float) -> bool:
+    """Whether a width is one within what is accepted, or cannot be told from that."""
+    return abs(width - 1.0) <= ACCEPTED + 2.0 * error
+
+
+def _rows(of: dict[str, Any], pull: Floats) -> list[dict[str, Any]]:
+    """Per quantity: width of the pulls, of their core, middle and coverage."""
+    if not len(pull):
+        return []
+    width, error = pull_width(pull), pull_width_error(pull)
+    quarter, middle, three_quarters = np.quantile(pull, (0.25, 0.5, 0.75), axis=0)
+    return [
+        {
+            **of,
+            "quantity": quantity,
+            "candidates": len(pull),
+            "width": float(width[column]),
+            "error": float(error[column]),
+            "core": float((three_quarters - quarter)[column] / 1.349),  # one for a normal distribution
+            "median": float(middle[column]),
+            **{f"within_{sigma:g}": float((np.abs(pull[:, column]) < sigma).mean()) for sigma in _SIGMAS},
+        }
+        for column, quantity in enumerate(QUANTITIES)
+    ]
+
+
+def _coverage(pull: Floats) -> dict[str, Any]:
+    """How often the truth lies within so many sigma, for a normal distribution and here."""
+    from scipy.special import erf
+
+    sigmas = np.linspace(0.0, 3.0, 31)
+    size = np.abs(pull)
+    return {
+        "expected": erf(sigmas / np.sqrt(2.0)).tolist(),
+        "observed": {name: [float((size[:, c] < s).mean()) for s in sigmas] for c, name in enumerate(QUANTITIES)},
+    }
+
+
+def _histogram(pull: Floats) -> dict[str, Any]:
+    edges = np.linspace(-5.0, 5.0, 51)
+    counts = {name: np.histogram(pull[:, column], edges)[0].tolist() for column, name in enumerate(QUANTITIES)}
+    return {"edges": edges.tolist(), "counts": counts, "candidates": len(pull)}
+
+
+def _spread(head: UncertaintyHead, sample: Sample) -> list[dict[str, Any]]:
+    """By class the relative uncertainties of the energy that are said: how different candidates are."""
+    found = []
+    with torch.no_grad():
+        widths = head.half_widths(sample.inputs.float(), sample.on_track, sample.label)[:, QUANTITIES.index("energy")]
+    for label in torch.unique(sample.label).tolist():
+        low, middle, high = torch.quantile(widths[sample.label == label][: 1 << 20], torch.tensor([0.16, 0.5, 0.84]))
+        found.append({"class": _name(label), "low": float(low), "median": float(middle), "high": float(high)})
+    return found
+
+
+def _gather(loaded: LoadedModel, datasets: Sequence[Path], events: int | None, shares: Sequence[float]) -> list[Sample]:
+    """Candidates of events, shared out: events of one part are in no other."""
+    calorimeter = loaded.model.settings.calorimeter
+    names = [*loaded.model.kinds, target_collection(calorimeter)]
+    ends = np.round(np.cumsum(shares) / sum(shares) * _PERIOD)
+    found: list[list[Sample]] = [[] for _ in shares]
+    opened = [Dataset(path) for path in datasets]
+    for dataset in opened:
+        if names[-1] not in dataset.columns:
+            raise DatasetError(f"{dataset.path} has no {names[-1]!r}; uncertainties need events with truth")
+    totals = [len(dataset) if events is None else min(events, len(dataset)) for dataset in opened]
+    with progress(sum(totals), "reconstructing") as advance:
+        for dataset, total in zip(opened, totals, strict=True):
+            done = 0
+            for block in dataset.events(columns=names):
+                elements = from_block(block.take(0, min(len(block), total - done)), calorimeter, with_targets=True)
+                place = torch.arange(done, done + elements.num_events) % _PERIOD
+                part_of = torch.from_numpy(np.searchsorted(ends, place.numpy(), side="right"))
+                for part in range(len(shares)):
+                    if len(some := torch.nonzero(part_of == part).squeeze(1)):
+                        found[part].append(sample_of(loaded.model, elements.take(some), loaded.threshold))
+                done += elements.num_events
+                advance(elements.num_events)
+                if done >= total:
+                    break
+    if not all(found):
+        raise UsageError(f"{sum(totals)} events are too few to be shared out; give more")
+    return [join_samples(part) for part in found]
+
+
+def _pt_and_eta(sample: Sample) -> tuple[Floats, Floats]:
+    px, py, pz, _ = sample.momentum.double().numpy().T
+    pt = np.hypot(px, py)
+    return pt, np.arcsinh(pz / np.maximum(pt, 1e-9))
+
+
+def _name(label: int) -> str:
+    return PARTICLE_CLASSES[label].replace("_", " ")
