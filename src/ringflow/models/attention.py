@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ringflow.models.block import Mixer
 from ringflow.models.layout import Layout
@@ -19,6 +19,8 @@ from ringflow.models.settings import ModelSettings
 _ALIKE = 0.8
 #: Rows of a padded group at most, so that its memory stays small.
 _GROUP_ROWS = 1 << 14
+#: An accelerator's kernel takes heads whose width is a multiple of this.
+_KERNEL_WIDTH = 8
 
 
 class AttentionMixer(Mixer):
@@ -59,17 +61,30 @@ def attend(
     sequence b is not the rows but `order[offsets[b]:offsets[b + 1]]`.
     """
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        from torch.nn.attention.varlen import varlen_attn
-
         if order is not None:
             query, key, value = (part.index_select(0, order) for part in (query, key, value))
-        packed = varlen_attn(query, key, value, offsets, offsets, longest, longest, scale=scale)
-        assert isinstance(packed, Tensor), "nothing but the result was asked for"
+        packed = _attend_packed(query, key, value, offsets, longest, scale)
         return packed if order is None else packed.index_select(0, _inverse(order))
     if len(offsets) == 2 and order is None:
         q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
         return scaled_dot_product_attention(q, k, v, scale=scale)[0].transpose(0, 1)
     return _attend_in_groups(query, key, value, offsets, scale, order)
+
+
+def _attend_packed(
+    query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float | None
+) -> Tensor:
+    """The same with the kernel of an accelerator. Heads of other widths than it takes get columns of zeros, which change
+    neither products nor sums."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    width = query.shape[-1]
+    if missing := -width % _KERNEL_WIDTH:
+        scale = width**-0.5 if scale is None else scale
+        query, key, value = (pad(part, (0, missing)) for part in (query, key, value))
+    heard = varlen_attn(query, key, value, offsets, offsets, longest, longest, scale=scale)
+    assert isinstance(heard, Tensor), "nothing but the result was asked for"
+    return heard[..., :width]
 
 
 def _attend_in_groups(

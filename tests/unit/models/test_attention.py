@@ -80,3 +80,20 @@ def test_groups_are_of_similar_length_small_and_complete(monkeypatch: pytest.Mon
 
 def test_no_sequences_no_groups():
     assert groups_of_similar_length([]) == groups_of_similar_length([0, 0]) == []
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("width", [4, 8, 12])
+def test_the_kernel_of_accelerators_gets_widths_that_it_takes(
+    width: int, scale: float | None, monkeypatch: pytest.MonkeyPatch
+):
+    def kernel(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, *_: object, scale: float | None) -> Tensor:
+        assert query.shape[-1] % 8 == key.shape[-1] % 8 == value.shape[-1] % 8 == 0
+        return attend(query, key, value, offsets, 9, scale=scale)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    query, key, value = torch.randn(3, 16, 2, width, generator=torch.Generator().manual_seed(1)).unbind()
+    offsets = torch.tensor([0, 9, 9, 16], dtype=torch.int32)
+    heard = attention._attend_packed(query, key, value, offsets, 9, scale)
+    assert heard.shape == query.shape
+    torch.testing.assert_close(heard, attend(query, key, value, offsets, 9, scale=scale))
