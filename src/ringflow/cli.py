@@ -35,12 +35,14 @@ from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.base.threads import wait_without_spinning
 from ringflow.bench.commands import bench
 from ringflow.display.commands import display
+from ringflow.explain.commands import explain
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
 from ringflow.recipes.browse.commands import browse
 from ringflow.recipes.commands import demo, evaluate, prune, train
 from ringflow.recipes.origin.commands import reproduce, trace
 from ringflow.recipes.scaling_commands import scaling_model
+from ringflow.recipes.uncertainty_commands import uncertainty
 from ringflow.recipes.use_commands import export, reconstruct, serve
 from ringflow.spark.commands import perceptron
 from ringflow.tune.bench.command import bench_tune
@@ -63,6 +65,7 @@ for command in (
     demo,
     display,
     evaluate,
+    explain,
     export,
     launch,
     perceptron,
@@ -74,6 +77,7 @@ for command in (
     trace,
     train,
     tune,
+    uncertainty,
 ):
     app.command(command)
 bench.command(bench_tune, name="tune")

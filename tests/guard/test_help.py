@@ -31,6 +31,7 @@ COMMANDS = {
     "display",
     "doctor",
     "evaluate",
+    "explain",
     "export",
     "launch local",
     "launch mpi",
@@ -54,6 +55,7 @@ COMMANDS = {
     "tune replay",
     "tune report",
     "tune resume",
+    "uncertainty",
     "validate",
 }
 
