@@ -17,6 +17,17 @@ settings.register_profile("ringflow", deadline=None, derandomize=True)
 settings.load_profile("ringflow")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests of a file run in one process, so that what they share is made once; likewise those that need exported
+    networks, which take long to make."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            fixtures = getattr(item, "fixturenames", ())
+            group = "exported" if "small_onnx" in fixtures else item.path.relative_to(item.config.rootpath).as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 class Outcome(NamedTuple):
     """What a command left behind."""
 

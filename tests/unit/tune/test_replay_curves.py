@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.tune import replay
 from ringflow.tune.replay.comparison import compare
 from ringflow.tune.replay.curves import Curve, PowerLaw, fit, model_of, read_curves
 from ringflow.tune.replay.simulation import Setting
@@ -17,7 +18,7 @@ from ringflow.tune.schedulers import Ladder
 
 RECORDED = [
     Curve(trial["events"], trial["value"])
-    for trial in json.loads((Path(__file__).parent / "recorded_curves.json").read_text())["trials"]
+    for trial in json.loads((Path(replay.__file__).parent / "recorded.json").read_text())["trials"]
 ]
 
 

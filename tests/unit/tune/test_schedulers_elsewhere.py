@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from ringflow.tune import replay
 from ringflow.tune.contract import Report
 from ringflow.tune.schedulers import Asha, Hyperband, Ladder
 
-RECORDED = json.loads((Path(__file__).parent / "recorded_curves.json").read_text())["trials"]
+RECORDED = json.loads((Path(replay.__file__).parent / "recorded.json").read_text())["trials"]
 
 
 def tell(ladder: Ladder, seed: int, trials: int, told: Callable[[int, int, float], str]) -> None:

@@ -98,9 +98,14 @@ def fit(curve: Curve) -> PowerLaw:
         squares = float(((columns @ [end, fall] - values) ** 2).sum())
         if fall >= 0.0 and squares < least:
             least = squares
-            scatter = math.sqrt(squares / max(len(values) - 3, 1))
+            scatter = _scatter(columns @ [end, fall] - values)
             best = PowerLaw(float(end), float(fall), float(slope), scatter)
     return best
+
+
+def _scatter(rest: Array) -> float:
+    """Of what a law leaves over, by how much neighbours differ: a law that does not fit is no noise."""
+    return float(np.sqrt(np.mean(np.diff(rest[len(rest) // 2 :]) ** 2) / 2.0))
 
 
 def _shape(shares: Array, slope: float | Array) -> Array:
