@@ -147,8 +147,12 @@ def test_a_long_curve_is_thinned_out_to_its_ends(write_run: WriteRun, top: Path)
 
 def test_studies_tell_their_best_trial(write_run: WriteRun, top: Path) -> None:
     added = [("added", n, {"point": {}}) for n in range(3)]
-    said = [("reported", n, {"value": value, "resource": 100 if n else 25}) for n, value in enumerate([0.1, 0.5, None])]
+    said = [
+        ("reported", n, {"value": value, "resource": 100 if n else 25, "verdict": "continue" if n else "stop"})
+        for n, value in enumerate([0.1, 0.5, None])
+    ]
     write_study(top / "study", [*added, *said])
+    write_run("study/trials/0000", [0.1])
     write_run("study/trials/0001", [0.5])
     (top / "study" / "report").mkdir()
     (top / "study" / "report" / "index.html").write_text("")
@@ -157,6 +161,7 @@ def test_studies_tell_their_best_trial(write_run: WriteRun, top: Path) -> None:
     assert (study["trials"], study["best"], study["best_trial"]) == (3, 0.5, 1)  # trial 0 did not live to the end
     assert (study["state"], study["pages"]) == ("unfinished", [["report", "../study/report/index.html"]])
     assert named(data)["study/trials/0001"]["study"] == "study"
+    assert [named(data)[f"study/trials/000{n}"]["state"] == "stopped" for n in range(2)] == [True, False]
     (top / "study" / "study.db").write_bytes(b"no database at all")
     (study,) = collect(top, beside(top))["studies"]
     assert study["problem"]

@@ -31,12 +31,13 @@ def collect(folder: Path, link: Link) -> dict[str, Any]:
     found, locked = scan(folder), locked_folders()
     runs = [_linked(view_run(path, folder, locked), path, link) for path in found.runs]
     studies = [_linked(view_study(path, folder), path, link) for path in found.studies]
-    names = {study["name"] for study in studies}
+    stopped = {study["name"]: set(study.pop("stopped")) for study in studies}
     for run in runs:
         parts = run["name"].split("/")
-        run["study"] = "/".join(parts[:-2]) if len(parts) > 2 and parts[-2] == TRIALS else None
-        if run["study"] not in names:
-            run["study"] = None
+        study = "/".join(parts[:-2]) if len(parts) > 2 and parts[-2] == TRIALS else None
+        run["study"] = study if study in stopped else None
+        if parts[-1].isdigit() and int(parts[-1]) in stopped.get(run["study"], ()):
+            run["state"] = "stopped"
     return {
         "folder": str(folder),
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

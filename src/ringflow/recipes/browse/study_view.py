@@ -38,6 +38,7 @@ def view_study(folder: Path, top: Path) -> dict[str, Any]:
         "problem": problem,
         "pages": [["report", REPORT]] if (folder / REPORT).is_file() else [],
         "optuna": (folder / OPTUNA_FILE).is_file(),
+        "stopped": [number for number, trial in trials.items() if trial["stopped"]],
     }
 
 
@@ -54,7 +55,7 @@ def _trials(path: Path) -> tuple[dict[int, dict[str, Any]], bool, str]:
                 if kind == "closed":
                     closed = True
                 elif kind == "added":
-                    trials[trial] = {"value": None, "resource": 0}
+                    trials[trial] = {"value": None, "resource": 0, "stopped": False}
                 elif kind == "reported" and trial in trials:
                     trials[trial] = _reported(json.loads(data))
     except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
@@ -64,7 +65,11 @@ def _trials(path: Path) -> tuple[dict[int, dict[str, Any]], bool, str]:
 
 def _reported(said: dict[str, Any]) -> dict[str, Any]:
     value = said["value"]
-    return {"value": value if value is not None and math.isfinite(value) else None, "resource": said["resource"]}
+    return {
+        "value": value if value is not None and math.isfinite(value) else None,
+        "resource": said["resource"],
+        "stopped": said.get("verdict") == "stop",
+    }
 
 
 def _toml(path: Path) -> dict[str, Any]:

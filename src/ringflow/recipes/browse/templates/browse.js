@@ -2,7 +2,7 @@
 (() => {
   let data = JSON.parse(document.getElementById("data").textContent);
   const PAGE = { table: 100, curves: 60 }, COLOURS = 8, DASHES = ["", "7 4", "2 3", "9 3 2 3"];
-  const STATES = ["running", "finished", "interrupted", "begun"];
+  const STATES = ["running", "finished", "stopped", "interrupted", "begun"];
   const by = id => document.getElementById(id);
   const look = { text: "", states: new Set(STATES), figure: "loss", log: false, view: "table", sort: "when", down: true, page: 0, at: -1 };
   const chosen = new Map();  // name -> number of its colour, kept as long as it is chosen
