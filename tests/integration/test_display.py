@@ -7,15 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
 from chromium import CHROMIUM, NO_WEBGL, PATIENCE, SOFTWARE_WEBGL, Chromium
+from display_server import served
 
-from ringflow.display.server import Answers, open_server
 from ringflow.display.source import open_source
 from ringflow.display.static import write_static
 from ringflow.recipes.simulate import simulate
@@ -40,18 +39,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(dataset: Path) -> Iterator[str]:
-    """The address of a server that runs in this process."""
-    answers = Answers(open_source(dataset), 1)
-    server = open_server(answers, 0)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        answers.stop()
+    with served(open_source(dataset), 1) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -12,6 +12,9 @@ from ringflow.base.errors import UsageError
 from ringflow.base.log import interactive, say
 from ringflow.base.options import Count, Json, Several, Switch
 from ringflow.base.output import finish, print_json
+
+if TYPE_CHECKING:
+    from ringflow.display.source import EventSource
 
 display = App(name="display")
 
@@ -34,7 +37,16 @@ def display_command(
         Count | None,
         Parameter(help="Only so many events; all to look at, 20 for --static and 1 for --phoenix unless given."),
     ] = None,
-    event: Annotated[int, Parameter(validator=Number(gte=0), help="Event to begin with, counted from 0.")] = 0,
+    event: Annotated[
+        int | None,
+        Parameter(
+            validator=Number(gte=0),
+            help="Event to begin with, counted from 0; the first of --links, else 0, unless given.",
+        ),
+    ] = None,
+    links: Annotated[
+        Path | None, Parameter(help="File of `ringflow explain --links`: lines from candidates to elements.")
+    ] = None,
     static: Annotated[Path | None, Parameter(help="Write a page that needs no server into this folder.")] = None,
     phoenix: Annotated[Path | None, Parameter(help="Write the event into this file, for Phoenix.")] = None,
     profile: Annotated[str | None, Parameter(help="How to read a ROOT file: name of a profile or TOML file.")] = None,
@@ -51,24 +63,16 @@ def display_command(
 
     writes = static is not None or phoenix is not None
     limit = None if writes else events  # what is written begins at --event, wherever that is
-    shown = open_source(source, candidates=candidates, model=model, events=limit, profile=profile, sample=sample)
-    if event >= shown.num_events:
-        raise UsageError(f"--event {event}: {source} has {shown.num_events} events here, counted from 0")
+    shown = open_source(
+        source, candidates=candidates, model=model, events=limit, profile=profile, sample=sample, links=links
+    )
+    start = next(iter(shown.explained), 0) if event is None else event
+    if start >= shown.num_events:
+        raise UsageError(f"--event {start}: {source} has {shown.num_events} events here, counted from 0")
     for note in shown.notes:
         say(note)
-    if phoenix is not None:
-        from ringflow.display.phoenix import write_phoenix
-
-        last = event + (events or 1)
-        write_phoenix(phoenix, (shown.scene(index) for index in range(event, min(last, shown.num_events))))
-        say(f"made: {phoenix}")
-    if static is not None:
-        from ringflow.display.static import write_static
-
-        last = min(event + (events or STATIC_EVENTS), shown.num_events)
-        page = write_static(shown, list(range(event, last)), static)
-        say(f"made: {page}")
     if writes:
+        _write(shown, range(start, shown.num_events), events, static, phoenix)
         if as_json:
             print_json({"static": static, "phoenix": phoenix})
         finish(None, f"ringflow display {phoenix}" if static is None else f"open {static / 'index.html'} in a browser")
@@ -76,7 +80,20 @@ def display_command(
 
     from ringflow.display.server import serve
 
-    serve(shown, start=event, port=port, ready=lambda url: _announce(url, as_json=as_json, no_open=no_open))
+    serve(shown, start=start, port=port, ready=lambda url: _announce(url, as_json=as_json, no_open=no_open))
+
+
+def _write(shown: EventSource, possible: range, events: int | None, static: Path | None, phoenix: Path | None) -> None:
+    if phoenix is not None:
+        from ringflow.display.phoenix import write_phoenix
+
+        write_phoenix(phoenix, (shown.scene(index) for index in possible[: events or 1]))
+        say(f"made: {phoenix}")
+    if static is not None:
+        from ringflow.display.static import write_static
+
+        page = write_static(shown, list(possible[: events or STATIC_EVENTS]), static)
+        say(f"made: {page}")
 
 
 def _announce(url: str, *, as_json: bool, no_open: bool) -> None:

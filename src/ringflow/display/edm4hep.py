@@ -25,6 +25,10 @@ class Edm4hepEvents(Dataset):
     def __len__(self) -> int:
         return self.file.num_events
 
+    def number(self, index: int) -> int:
+        """The number of an event, given its place."""
+        return int(next(self.file.events(index, index + 1)).event_number[0])
+
     def events(self, split: str | None = None, columns: Sequence[str] | None = None) -> Iterator[EventBlock]:
         """All events in order, with all their columns."""
         return self.file.events()

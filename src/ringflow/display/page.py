@@ -29,4 +29,5 @@ def read_page(name: str) -> bytes:
 def event_list(source: EventSource, start: int, *, indices: list[int] | None = None) -> dict[str, Any]:
     """What the page reads first: which events there are, `indices` if not all of them, and where to begin."""
     about: Mapping[str, Any] = source.about
-    return {**about, "count": source.num_events, "indices": indices, "start": start}
+    explained = [index for index in source.explained if indices is None or index in indices]
+    return {**about, "count": source.num_events, "indices": indices, "start": start, "explained": explained}

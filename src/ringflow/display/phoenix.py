@@ -50,7 +50,7 @@ def phoenix_file(scenes: Iterable[Scene]) -> dict[str, Any]:
 def phoenix_event(scene: Scene) -> dict[str, Any]:
     """One event."""
     event, reconstructions = scene["event"], scene["reconstructions"]
-    kept = {name: scene[name] for name in ("particles", "links", "classes", "subsystems")}
+    kept = {name: scene[name] for name in ("particles", "links", "graph", "calorimeter", "classes", "subsystems")}
     return {
         "event number": event["number"],
         "run number": 0,

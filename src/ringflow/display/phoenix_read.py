@@ -87,6 +87,8 @@ def _scene(key: str, event: Mapping[str, Any], index: int) -> dict[str, Any]:
         if collections["Tracks"]
         else [_reconstruction(CLUSTERS, [], [], None, hits)],
         "links": kept.get("links", []),
+        "graph": kept.get("graph", []),
+        "calorimeter": kept.get("calorimeter", "cluster"),
     }
 
 

@@ -13,6 +13,7 @@ class PhoenixSource:
     """A source of events, see `source.py`."""
 
     notes: tuple[str, ...] = ()
+    explained: tuple[int, ...] = ()
 
     def __init__(self, path: Path, events: int | None = None) -> None:
         self.path = path

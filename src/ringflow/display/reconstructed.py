@@ -12,6 +12,7 @@ from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset, read_shard
 from ringflow.display.edm4hep import Edm4hepEvents
 from ringflow.display.errors import errors_by_event
+from ringflow.display.links import EventLinks, LinkFile
 from ringflow.display.outline import outline
 from ringflow.display.ranking import Errors
 from ringflow.display.reconstruction import TITLES, TRUTH, Made
@@ -19,7 +20,14 @@ from ringflow.display.scene import event_scene
 from ringflow.evaluate.candidates import checked, visible
 from ringflow.event.block import Collection, EventBlock
 from ringflow.recipes.models import model_file
-from ringflow.recipes.reconstructions import Reconstruct, available, has_truth, missing_reasons, open_reconstruction
+from ringflow.recipes.reconstructions import (
+    Reconstruct,
+    available,
+    has_truth,
+    missing_reasons,
+    open_model,
+    open_reconstruction,
+)
 
 #: The order of the views: the first three are shown.
 _ORDER = (TRUTH, "model", "baseline", "candidate", "perfect")
@@ -29,7 +37,12 @@ class ReconstructedEvents:
     """A source of events, see `source.py`. Safe to be asked by several threads; they wait for each other."""
 
     def __init__(
-        self, dataset: Dataset, candidates: Sequence[Path] = (), model: Path | None = None, events: int | None = None
+        self,
+        dataset: Dataset,
+        candidates: Sequence[Path] = (),
+        model: Path | None = None,
+        events: int | None = None,
+        links: Path | None = None,
     ) -> None:
         self.dataset = dataset
         self.num_events = len(dataset) if events is None else min(events, len(dataset))
@@ -45,6 +58,8 @@ class ReconstructedEvents:
             raise DatasetError(f"{model} cannot reconstruct {dataset.path}: {reasons['model']}")
         reasons |= self._leave_out_impossible()
         self.notes = tuple(f"no {TITLES[name].lower()}: {why}" for name, why in reasons.items() if name in _ORDER[:3])
+        self._link_path, self._links = links, self._read_links(links, model)
+        self.explained = tuple(sorted(place for place in self._links if place < self.num_events))
 
     @property
     def about(self) -> dict[str, Any]:
@@ -65,7 +80,8 @@ class ReconstructedEvents:
             event = block.take(index - first, index - first + 1)
             made = [Made(name, self._make(name, event)) for name in self._makers]
             about = {"index": index, **{key: self.about[key] for key in ("source", "sample", "detector")}}
-            return event_scene(event, 0, made, self._outline, about=about)
+            extra = self._explained(index, event, made)
+            return event_scene(event, 0, made, self._outline, about=about, **extra)
 
     def errors(self, start: int, stop: int) -> Errors | None:
         """How wrong every reconstruction is; the truth itself is left out."""
@@ -83,6 +99,22 @@ class ReconstructedEvents:
                     columns["energy"] += energy.tolist()
                 start += len(part)
         return errors
+
+    def _read_links(self, path: Path | None, model: Path | None) -> dict[int, EventLinks]:
+        if path is None:
+            return {}
+        file = LinkFile.read(path)
+        self.notes += file.notes(path, self.dataset.path, model_file(model))
+        self._calorimeter = open_model(None if model is None else model_file(model)).kinds[1]
+        return file.by_place(path, self.dataset)
+
+    def _explained(self, index: int, event: EventBlock, made: Sequence[Made]) -> dict[str, Any]:
+        """What a scene has of the file of explanations, if that knows the event and points to what there is."""
+        if self._link_path is None or (found := self._links.get(index)) is None:
+            return {}
+        elements = sum(len(event[kind]) for kind in ("track", self._calorimeter) if kind in event)
+        found.require(self._link_path, {one.name: len(one.candidates) for one in made}, elements)
+        return {"links": found.scene_links(), "graph": found.scene_graph(), "calorimeter": self._calorimeter}
 
     def _leave_out_impossible(self) -> dict[str, str]:
         """Drop reconstructions that cannot be made of the first event, and say why: outside data may lack a column."""

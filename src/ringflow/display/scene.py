@@ -12,8 +12,11 @@ A scene is a dict of columns (lists with one entry per object; -1 points nowhere
     reconstructions  a list, see `reconstruction.py`
     links            lines from candidates to elements they depend on, with weights:
                      [{"reconstruction": "model", "candidate": i, "elements": [[index, weight], ...]}, ...]
-                     An element index counts the tracks of the event first, then its clusters. Weights are relative;
+                     An element index counts the tracks of the event first, then its clusters or hits. Weights are relative;
                      the largest of a candidate is drawn strongest, a negative one dashed.
+    graph            edges that a network made between elements, by its layers, the strongest first:
+                     [{"layer": i, "edges": [[listening element, element, weight], ...]}, ...]
+    calorimeter      what elements count after the tracks: `cluster`, or `hit` for a network that takes hits
 """
 
 from __future__ import annotations
@@ -49,10 +52,12 @@ def event_scene(
     *,
     about: Mapping[str, Any] | None = None,
     links: Sequence[Mapping[str, Any]] = (),
+    graph: Sequence[Mapping[str, Any]] = (),
+    calorimeter: str = "cluster",
 ) -> dict[str, Any]:
     """The scene of event `index` of a block, with the candidates that reconstructions made of this one event.
 
-    `about` is added to what is said of the event; `links` are as described above.
+    `about` is added to what is said of the event; `links`, `graph` and `calorimeter` are as described above.
     """
     event = block.take(index, index + 1)
     truth = EventTruth.of(event)
@@ -68,6 +73,8 @@ def event_scene(
         "particles": _columns(event, "particle", _PARTICLE),
         "reconstructions": [describe(made, event, truth, outline) for made in reconstructions],
         "links": [dict(link) for link in links],
+        "graph": [dict(layer) for layer in graph],
+        "calorimeter": calorimeter,
     }
 
 

@@ -17,6 +17,7 @@ class EventSource(Protocol):
 
     num_events: int
     notes: tuple[str, ...]  # what people should know
+    explained: tuple[int, ...]  # places of events that have lines of a file of `ringflow explain`
 
     @property
     def about(self) -> dict[str, Any]:
@@ -37,10 +38,12 @@ def open_source(
     events: int | None = None,
     profile: str | None = None,
     sample: str | None = None,
+    links: Path | None = None,
 ) -> EventSource:
     """The first `events` events of what is at a path, with the reconstructions that can be made of them.
 
-    `profile` is how to read a ROOT file, `sample` which of several samples of a report to show.
+    `profile` is how to read a ROOT file, `sample` which of several samples of a report to show, `links` a file
+    of `ringflow explain --links`.
     """
     if not path.exists():
         raise InputFileError(
@@ -48,7 +51,8 @@ def open_source(
             f"event file ({PHOENIX_SUFFIX})"
         )
     if path.is_file() and path.suffix == PHOENIX_SUFFIX:
-        _refuse({"--candidates": candidates, "--model": model, "--profile": profile, "--sample": sample}, path)
+        options = {"--candidates": candidates, "--model": model, "--profile": profile, "--sample": sample}
+        _refuse({**options, "--links": links}, path)
         from ringflow.display.phoenix_source import PhoenixSource
 
         return PhoenixSource(path, events)
@@ -59,7 +63,7 @@ def open_source(
         _refuse({"--sample": sample}, path)
         from ringflow.display.edm4hep import Edm4hepEvents
 
-        return ReconstructedEvents(Edm4hepEvents(path, profile or "clic"), candidates, model, events)
+        return ReconstructedEvents(Edm4hepEvents(path, profile or "clic"), candidates, model, events, links)
     _refuse({"--profile": profile}, path)
     if is_report(path):
         path = dataset_of_report(path, sample)
@@ -67,7 +71,7 @@ def open_source(
         _refuse({"--sample": sample}, path)
     from ringflow.data.read import Dataset
 
-    return ReconstructedEvents(Dataset(path), candidates, model, events)
+    return ReconstructedEvents(Dataset(path), candidates, model, events, links)
 
 
 def _refuse(options: dict[str, object], path: Path) -> None:

@@ -75,6 +75,8 @@ class Finished:
     resource: int = 0
     #: Whether it lived to the end; the last value of one that did not is information, too.
     complete: bool = False
+    #: Resource and value of its reports before the last one.
+    earlier: tuple[tuple[int, float], ...] = ()
 
 
 class Search(Protocol):

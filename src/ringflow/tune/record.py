@@ -81,6 +81,11 @@ class TrialRecord:
         return self.reports[-1].resource if self.reports else 0
 
     @property
+    def earlier_values(self) -> tuple[tuple[int, float], ...]:
+        """Resource and value of the reports before the last one."""
+        return tuple((said.resource, said.value) for said in self.reports[:-1])
+
+    @property
     def figures(self) -> Mapping[str, float]:
         """Of the last report."""
         return self.reports[-1].figures if self.reports else {}

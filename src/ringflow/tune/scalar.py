@@ -35,5 +35,8 @@ def scalarised(
     value_of = dict(zip(told, scalars.tolist(), strict=True))
     own = [trial for trial in known if trial.trial >= 0]  # of an earlier study only one value is known
     return [
-        replace(trial, value=value_of.get(trial.trial, math.nan)) if trial.value is not None else trial for trial in own
+        trial
+        if trial.value is None
+        else replace(trial, value=value_of.get(trial.trial, math.nan), earlier=())  # values of another kind
+        for trial in own
     ]

@@ -152,7 +152,9 @@ class Study:
 
     def _finished(self, trial: TrialRecord) -> Finished:
         value = math.nan if trial.value is None and trial.over else trial.value
-        return Finished(trial.number, trial.point, value, trial.resource, trial.state == "complete")
+        return Finished(
+            trial.number, trial.point, value, trial.resource, trial.state == "complete", trial.earlier_values
+        )
 
     def begin(self, number: int, workers: int) -> None:
         """A trial has its processes."""

@@ -20,6 +20,7 @@ from ringflow.tune.contract import Finished
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import ALIASES
 from ringflow.tune.record import TrialRecord
+from ringflow.tune.search.expected import expected_ends
 from ringflow.tune.settings import StudySettings
 from ringflow.tune.space import Space
 
@@ -46,7 +47,8 @@ def earlier(path: Path, space: Space, objective: str) -> list[Finished]:
     for trial in inside:
         value = _value(study, trial, objective)
         if value is not None:
-            found.append(Finished(0, trial.point, value, trial.resource, trial.state == "complete"))
+            way = trial.earlier_values if objective == study.settings.objectives[0] else ()
+            found.append(Finished(0, trial.point, value, trial.resource, trial.state == "complete", way))
     left_out = f"{len(told) - len(inside)} of {len(told)} are not of this space, {len(inside) - len(found)} have no {objective}"
     if not any(math.isfinite(trial.value or 0.0) for trial in found):
         why = left_out if told else "none of its trials reported anything"
@@ -65,7 +67,8 @@ def _value(study: StudyFolder, trial: TrialRecord, objective: str) -> float | No
 
 def _scaled(trials: Sequence[Finished]) -> list[Finished]:
     """Values on a scale of their study: -1 the best, 0 the median."""
-    values = [trial.value for trial in trials if trial.value is not None and math.isfinite(trial.value)]
+    ends = expected_ends(trials)
+    values = [value for value in ends if math.isfinite(value)]
     middle = median(values) if values else 0.0
     width = (middle - min(values) if values else 0.0) or 1.0
-    return [replace(trial, value=None if trial.value is None else (trial.value - middle) / width) for trial in trials]
+    return [replace(trial, value=(end - middle) / width, earlier=()) for trial, end in zip(trials, ends, strict=True)]

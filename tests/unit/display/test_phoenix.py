@@ -57,7 +57,7 @@ def test_it_comes_back_as_it_was(scene: dict[str, Any], tmp_path: Path) -> None:
     assert source.num_events == 1
     assert source.errors(0, 1) is None
     assert [one["title"] for one in source.about["reconstructions"]] == ["Truth", "Model", "Rules", "Perfect PF"]
-    for name in ("detector", "classes", "subsystems", "tracks", "hits", "particles", "links"):
+    for name in ("detector", "classes", "subsystems", "tracks", "hits", "particles", "links", "graph", "calorimeter"):
         assert again[name] == scene[name], name
     assert again["clusters"] == {name: scene["clusters"][name] for name in again["clusters"]}
     for one, before in zip(again["reconstructions"], scene["reconstructions"], strict=True):

@@ -148,6 +148,7 @@ def test_an_event_that_cannot_be_read_is_one_line() -> None:
     class Broken:
         num_events = 1
         notes = ()
+        explained = ()
         about: dict[str, Any] = {}  # noqa: RUF012 - as the protocol has it
 
         def scene(self, index: int) -> dict[str, Any]:

@@ -41,6 +41,7 @@ export function palette(theme) {
     track: variable("--track"),
     none: variable("--none"),
     accent: variable("--accent"),
+    graph: variable("--graph"),
     wrong: theme === "dark" ? [255, 92, 92] : [176, 0, 32],
     ofClass: (name) => (classes[name] ? rgb(classes[name]) : variable("--none")),
     ofSubsystem: (name) => rgb(SUBSYSTEMS[name] ?? "#999999"),

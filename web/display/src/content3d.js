@@ -5,6 +5,8 @@ import { LineSegmentsGeometry } from "three/addons/lines/LineSegmentsGeometry.js
 import { LineMaterial } from "three/addons/lines/LineMaterial.js";
 import { mix } from "./colours.js";
 import { Dots } from "./dots.js";
+import { elementPlace, lastPoint } from "./elements.js";
+import { edgesOf, linksOf } from "./links.js";
 import { outlineGroups } from "./outline3d.js";
 
 const CELL = [26, 26, 52, 52, 90, 90]; // size in mm by subsystem, before the energy counts
@@ -40,14 +42,17 @@ export class Content {
     this.clearLines();
     if (state.layers.tracks) this.drawTracks(painted, colours);
     if (state.layers.candidates) this.drawCandidates(painted, colours);
-    if (state.layers.links) this.drawLinks(painted, state, colours);
+    if (state.layers.graph) this.drawGraph(painted, state, colours);
+    if (state.layers.links) this.drawLinks(painted, colours);
   }
 
   drawTracks(painted, colours) {
-    const lit = [], others = [];
-    this.scene.tracks.lines.forEach((line, i) => (painted.litTracks.has(i) ? lit : others).push([line, colours.track]));
+    const lit = [], heard = [], others = [];
+    const place = (i) => (painted.litTracks.has(i) ? lit : painted.heardTracks.has(i) ? heard : others);
+    this.scene.tracks.lines.forEach((line, i) => place(i).push([line, colours.track]));
     const faint = painted.chosen.size ? 0.25 : 0.7;
     this.add(others, { linewidth: 0.5, opacity: faint });
+    this.add(heard, { linewidth: 1.8, opacity: 1 });
     this.add(lit, { linewidth: 2.5, opacity: 1 });
   }
 
@@ -68,17 +73,28 @@ export class Content {
     this.add(sets.strongDashed, { linewidth: 4, dashed: true }, 2);
   }
 
-  /** Lines from the selected candidate to the elements it depends on. */
-  drawLinks(painted, state, colours) {
-    const links = this.scene.links.filter((one) => one.reconstruction === this.reconstruction.name && painted.chosen.has(one.candidate));
-    for (const link of links) {
-      const start = lastPoint(this.reconstruction.candidates.line[link.candidate]);
-      const largest = Math.max(...link.elements.map(([, weight]) => Math.abs(weight)), 1e-12);
-      for (const [element, weight] of link.elements) {
-        const end = elementPlace(this.scene, element);
-        const share = Math.abs(weight) / largest;
-        if (end) this.add([[[...start, ...end], colours.text]], { linewidth: 0.5 + 3 * share, opacity: 0.25 + 0.75 * share, dashed: weight < 0 }, 1);
-      }
+  /** Lines from the selected candidate to the elements it depends on, each with a ring around its end. */
+  drawLinks(painted, colours) {
+    const links = linksOf(this.scene, this.reconstruction, painted).map((one) => ({ ...one, end: elementPlace(this.scene, one.element) }));
+    const found = links.filter(({ end }) => end);
+    for (const { candidate, end, weight, share } of found) {
+      const start = lastPoint(this.reconstruction.candidates.line[candidate]);
+      this.add([[[...start, ...end], colours.text]], { linewidth: 1.3 + 2.7 * share, opacity: 0.5 + 0.5 * share, dashed: weight < 0 }, 1);
+    }
+    if (!found.length) return;
+    const [x, y, z] = [0, 1, 2].map((axis) => found.map(({ end }) => end[axis]));
+    this.heard = new Dots({ x, y, z }, found.map(({ share }) => 80 + 120 * share), true);
+    this.heard.paint(found.map(() => colours.text), false);
+    this.heard.material.depthTest = false;
+    this.root.add(this.heard.object);
+  }
+
+  /** The graph that the network made between elements. */
+  drawGraph(painted, state, colours) {
+    const any = painted.chosen.size > 0;
+    for (const { opacity, edges } of edgesOf(this.scene, painted, state)) {
+      const ends = edges.map(([a, b]) => [elementPlace(this.scene, a), elementPlace(this.scene, b)]).filter(([a, b]) => a && b);
+      this.add(ends.map(([a, b]) => [[...a, ...b], colours.graph]), { linewidth: any ? 1.4 : 0.5, opacity });
     }
   }
 
@@ -94,7 +110,7 @@ export class Content {
     this.thin.add(thinLines(places, tints, opacity));
     if (linewidth < 1) return void this.lines.add(thinLines(places, tints, opacity));
     const geometry = new LineSegmentsGeometry().setPositions(places).setColors(tints);
-    const material = new LineMaterial({ linewidth, vertexColors: true, dashed, dashSize: 45, gapSize: 35, transparent: opacity < 1, opacity });
+    const material = new LineMaterial({ linewidth, vertexColors: true, dashed, dashSize: 45, gapSize: 35, transparent: opacity < 1, depthWrite: opacity === 1, opacity });
     const object = new LineSegments2(geometry, material);
     if (dashed) object.computeLineDistances();
     object.renderOrder = order;
@@ -109,6 +125,13 @@ export class Content {
     }
     this.lines.clear();
     this.thin.clear();
+    this.heard?.object.removeFromParent();
+    this.heard?.dispose();
+    this.heard = null;
+  }
+
+  setScale(pixelsPerUnit, pixelRatio) {
+    for (const dots of [this.hits, this.clusters, this.heard]) dots?.setScale(pixelsPerUnit, pixelRatio);
   }
 
   /** Less to draw, for as long as somebody turns the camera on a slow machine. */
@@ -134,21 +157,10 @@ function thinLines(places, tints, opacity) {
   const geometry = new THREE.BufferGeometry();
   geometry.setAttribute("position", new THREE.Float32BufferAttribute(places, 3));
   geometry.setAttribute("color", new THREE.Float32BufferAttribute(tints, 3));
-  return new THREE.LineSegments(geometry, new THREE.LineBasicMaterial({ vertexColors: true, transparent: opacity < 1, opacity }));
+  return new THREE.LineSegments(geometry, new THREE.LineBasicMaterial({ vertexColors: true, transparent: opacity < 1, depthWrite: opacity === 1, opacity }));
 }
 
 /** Grows with the logarithm of an energy, 0 far below `unit` and at most `most`. */
 export function sized(energy, unit, most) {
   return Math.min(Math.log1p(Math.max(energy ?? 0, 0) / unit) * 0.35, most);
 }
-
-/** Where an element of a link is; tracks count before clusters. */
-export function elementPlace(scene, element) {
-  const tracks = scene.tracks.lines.length;
-  if (element < tracks) return lastPoint(scene.tracks.lines[element]);
-  const { x, y, z } = scene.clusters;
-  const cluster = element - tracks;
-  return cluster < x.length ? [x[cluster], y[cluster], z[cluster]] : null;
-}
-
-export const lastPoint = (line) => line.slice(-3);

@@ -1,21 +1,21 @@
 // The page: state, what happens when something is used, and drawing all of it anew.
 import { palette } from "./colours.js";
+import { LAYERS, offers, showControls } from "./controls.js";
 import { openData, prepared } from "./data.js";
 import { listen, showKeys } from "./keys.js";
 import { Order } from "./order.js";
 import { paint } from "./painting.js";
-import { candidateOrder, make, showChecks, showLegend, showList, showSelected, summary } from "./panel.js";
+import { candidateOrder, make, showLegend, showList, showSelected, summary } from "./panel.js";
 import { drawPane, pickPane, placeInPane } from "./panes.js";
 import { save, savePicture } from "./picture.js";
 import { Views3D, webGL } from "./views3d.js";
 
 const $ = (id) => document.getElementById(id);
 const PANES = ["etaphi", "xy", "rz"];
-const LAYERS = { hits: true, clusters: false, tracks: true, candidates: true, jets: true, detector: true, yoke: false, links: true };
 
 const state = {
   scene: null, index: 0, colour: "class", minPt: 0, classes: new Set(), layers: { ...LAYERS },
-  views: [], active: 0, selected: null, theme: "light",
+  graphLayer: 0, views: [], active: 0, selected: null, theme: "light",
 };
 const data = openData();
 let events, order, colours, space, cells = [], painted = [];
@@ -77,6 +77,7 @@ async function show(index) {
   state.scene = scene;
   state.selected = null;
   if (first) firstScene(scene);
+  controls();
   say(order.note);
   $("number").value = String(index);
   showPlace();
@@ -94,21 +95,9 @@ function firstScene(scene) {
   state.classes = new Set(state.offered);
   if (!scene.hits.x.length) state.layers.clusters = true;
   if (space) space.reach = Math.hypot(scene.extent.radius, scene.extent.length) * 0.8;
-  showControls();
 }
 
-function showControls() {
-  showChecks($("classes"), state.offered.map((name) => ({ name, on: state.classes.has(name), colour: colours.ofClass(name) })), (name, on) => {
-    state.classes[on ? "add" : "delete"](name);
-    redraw();
-  });
-  const has = { links: state.scene.links.length > 0, hits: state.scene.hits.x.length > 0 };
-  const layers = Object.keys(LAYERS).filter((name) => has[name] ?? true);
-  showChecks($("layers"), layers.map((name) => ({ name, on: state.layers[name] })), (name, on) => {
-    state.layers[name] = on;
-    redraw();
-  });
-}
+const controls = () => showControls($("classes"), $("layers"), state, colours, redraw);
 
 /** One cell per view, with the choice of its reconstruction. */
 function buildViews() {
@@ -233,7 +222,7 @@ function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   colours = palette(theme);
   if (!state.scene) return;
-  showControls();
+  controls();
   fillViews();
 }
 
@@ -247,7 +236,7 @@ function say(text, ms = 0) {
 const actions = {
   step: (steps) => show(order.step(state.index, steps)),
   worst: () => {
-    const keys = [...$("order").options].map((option) => option.value).filter(Boolean);
+    const keys = [...$("order").options].map((option) => option.value).filter((key) => key.includes(" "));
     const wanted = keys.find((key) => key === `jet ${state.views[state.active]}`) ?? keys[0];
     if (wanted) chooseOrder(order.key ? "" : wanted);
   },
@@ -270,8 +259,14 @@ const actions = {
   },
   look: (from) => space?.look(from),
   layer: (name) => {
+    if (!offers(state.scene, name)) return say(`This event has no ${name}`, 3000);
     state.layers[name] = !state.layers[name];
-    showControls();
+    controls();
+    return redraw();
+  },
+  graphLayer: (steps) => {
+    state.graphLayer = Math.min(Math.max(state.graphLayer + steps, 0), Math.max((state.scene.graph?.length ?? 0) - 1, 0));
+    controls();
     redraw();
   },
   theme: () => setTheme(state.theme === "dark" ? "light" : "dark"),

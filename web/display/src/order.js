@@ -1,6 +1,7 @@
-// In which order the events come: as they are, or the worst first.
+// In which order the events come: as they are, the explained or the worst first.
 
 const MEASURES = { jet: "worst jet", energy: "worst energy" };
+const EXPLAINED = "explained"; // a key without a space: those of the worst have one
 const ASK_AGAIN = 700; // ms
 
 export class Order {
@@ -8,6 +9,7 @@ export class Order {
   constructor(data, events, onChange) {
     this.data = data;
     this.onChange = onChange;
+    this.explained = events.explained ?? [];
     this.natural = events.indices ?? Array.from({ length: events.count }, (_, i) => i);
     this.sequence = this.natural;
     this.key = "";
@@ -16,6 +18,11 @@ export class Order {
 
   /** Names and titles of the orders there are. */
   static choices(events) {
+    const some = events.explained?.length && events.explained.length < (events.indices?.length ?? events.count);
+    return [...Order.worst(events), ...(some ? [{ key: EXPLAINED, title: "explained first" }] : [])];
+  }
+
+  static worst(events) {
     if (!events.truth) return [];
     const reconstructions = events.reconstructions.filter(({ name }) => name !== "target");
     return reconstructions.flatMap(({ name, title }) =>
@@ -27,7 +34,8 @@ export class Order {
     this.key = key;
     this.note = "";
     this.sequence = this.natural;
-    if (!key) return this.onChange(true);
+    if (key === EXPLAINED) this.sequence = [...this.explained, ...this.natural.filter((index) => !this.explained.includes(index))];
+    if (!key || key === EXPLAINED) return this.onChange(true);
     for (let first = true; this.key === key; first = false) {
       const ranking = await this.data.ranking();
       if (this.key !== key) return undefined;

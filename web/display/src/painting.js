@@ -1,5 +1,6 @@
 // What colour everything of a reconstruction has, which candidates the cuts leave, and which are highlighted.
 import { mix } from "./colours.js";
+import { heardElements } from "./links.js";
 
 const DIMMED = 0.86;
 const ENERGY_RANGE = [0.02, 0.995]; // quantiles of the energies that the colour scale spans
@@ -35,16 +36,19 @@ export function paint(scene, reconstruction, state, colours) {
   const dim = (colour, candidate, lit) => (chosen.size && !lit ? mix(colour, colours.back, DIMMED) : cut(candidate) ? null : colour);
   const clusterOwner = owners(reconstruction.elements.clusters, candidates.energy, scene.clusters.x.length);
   const litClusters = elementsOf(reconstruction.elements.clusters, chosen);
+  const heard = heardElements(scene, reconstruction, chosen, state);
+  const litHit = (i) => chosen.has(owner[i]) || heard.hit.has(i) || heard.cluster.has(scene.hits.cluster?.[i]);
   return {
     shown,
     chosen,
     litClusters,
+    heardTracks: heard.track,
     litTracks: elementsOf(reconstruction.elements.tracks, chosen),
     candidates: Array.from({ length: count }, (_, i) => ofCandidate(i)),
-    hits: owner.map((candidate, i) => dim(ofElement(scene.hits, i, candidate, scales.hits), candidate, chosen.has(candidate))),
-    litHits: (i) => chosen.has(owner[i]),
+    hits: owner.map((candidate, i) => dim(ofElement(scene.hits, i, candidate, scales.hits), candidate, litHit(i))),
+    litHits: litHit,
     clusters: clusterOwner.map((candidate, i) =>
-      dim(ofElement(scene.clusters, i, candidate, scales.clusters), candidate, litClusters.has(i))),
+      dim(ofElement(scene.clusters, i, candidate, scales.clusters), candidate, litClusters.has(i) || heard.cluster.has(i))),
     clusterOwner,
     scales,
   };

@@ -1,5 +1,7 @@
 // The side panel: the selected candidate, the list of candidates, what is shown, and the legend.
 import { css } from "./colours.js";
+import { elementName } from "./elements.js";
+import { heardBy } from "./links.js";
 
 const words = (name) => name.replaceAll("_", " ");
 const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−"));
@@ -37,6 +39,20 @@ export function showSelected(holder, scene, state, colours) {
     ...matchRows(scene, home, i),
   ];
   holder.append(title, make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])));
+  const heard = heardBy(scene, home.name, i);
+  if (heard.length) holder.append(listensTo(scene, heard, home.elements, i));
+}
+
+/** The elements that a candidate listens to, the loudest first, and whether they speak for what it became. */
+function listensTo(scene, heard, { tracks, clusters }, candidate) {
+  const own = new Set([...tracks[candidate].map((i) => `track ${i}`), ...clusters[candidate].map((i) => `cluster ${i}`)]);
+  return make("div", { className: "heard", ariaLabel: "Listens to" }, make("span", { className: "quiet whole" }, "listens to"), ...heard.flatMap(({ element, weight, share }) => {
+    const bar = make("span", { className: weight < 0 ? "bar against" : "bar" });
+    bar.style.width = `${100 * share}%`;
+    const name = elementName(scene, element);
+    const words = [own.has(name) ? `${name} (own)` : name, bar, `${(100 * Math.abs(weight)).toFixed(0)} %`, weight < 0 ? "against" : "for"];
+    return words.map((word, column) => (column === 1 ? word : make("span", { className: ["", "", "share", "quiet"][column] }, word)));
+  }));
 }
 
 function madeOf(home, i, hits) {
@@ -112,6 +128,9 @@ export function showLegend(holder, scene, state, colours) {
   if (state.colour === "candidate")
     lines.push(make("div", {}, "A candidate has the colour of the true particle it matches."), make("div", {}, entry(colours.wrong, "matches none"), entry(colours.none, "of no candidate")));
   if (state.colour === "class") lines.push(make("div", {}, entry(colours.none, "of no candidate"), "dashed: neutral"));
+  if (state.layers.links && state.selected && heardBy(scene, state.selected.name, state.selected.candidate).length)
+    lines.push(make("div", {}, "rings: it listens to; dashed: against"));
+  if (state.layers.graph && scene.graph?.length) lines.push(make("div", {}, entry(colours.graph, "learned graph; weak edges are faint")));
   holder.replaceChildren(...lines);
 }
 

@@ -1,6 +1,7 @@
 // Flat pictures of an event on a 2D canvas: x-y, r-z and eta-phi. They need no WebGL.
 import { css } from "./colours.js";
-import { elementPlace, lastPoint } from "./content3d.js";
+import { elementDirection, elementPlace, lastPoint } from "./elements.js";
+import { drawFlatLines } from "./flatlines.js";
 import { nearestLine } from "./picking.js";
 
 const ETA = 3.2;
@@ -57,11 +58,16 @@ function drawPlane(context, kind, scene, reconstruction, painted, state, colours
   if (state.layers.clusters) drawClusters(context, scene.clusters, painted, project);
   if (state.layers.tracks)
     scene.tracks.lines.forEach((line, i) => {
-      const lit = painted.litTracks.has(i);
-      stroke(context, line, project, css(colours.track, lit ? 1 : painted.chosen.size ? 0.15 : 0.4), lit ? 2 : 0.7, kind);
+      const lit = painted.litTracks.has(i) || painted.heardTracks.has(i);
+      stroke(context, line, project, css(colours.track, lit ? 1 : painted.chosen.size ? 0.15 : 0.4), lit ? 1.8 : 0.7, kind);
     });
   if (state.layers.candidates) drawCandidates(context, kind, reconstruction, painted, project);
-  if (state.layers.links) drawLinks(context, scene, reconstruction, painted, project, colours);
+  const at = (point) => point && [...project(...point), ...(kind === "rz" ? [Math.atan2(point[1], point[0])] : [])];
+  drawFlatLines(context, scene, reconstruction, painted, state, colours, {
+    element: (element) => at(elementPlace(scene, element)),
+    candidate: (i) => at(lastPoint(reconstruction.candidates.line[i])),
+    turn: 0,
+  });
 }
 
 function drawPart(context, kind, part, scale, [ox, oy], colours) {
@@ -138,21 +144,6 @@ function stroke(context, line, project, style, width, kind) {
   context.stroke();
 }
 
-function drawLinks(context, scene, reconstruction, painted, project, colours) {
-  for (const link of scene.links) {
-    if (link.reconstruction !== reconstruction.name || !painted.chosen.has(link.candidate)) continue;
-    const largest = Math.max(...link.elements.map(([, weight]) => Math.abs(weight)), 1e-12);
-    const start = lastPoint(reconstruction.candidates.line[link.candidate]);
-    for (const [element, weight] of link.elements) {
-      const end = elementPlace(scene, element), share = Math.abs(weight) / largest;
-      if (!end) continue;
-      context.setLineDash(weight < 0 ? [3, 3] : []);
-      stroke(context, [...start, ...end], project, css(colours.text, 0.2 + 0.8 * share), 0.5 + 2 * share, "xy");
-    }
-  }
-  context.setLineDash([]);
-}
-
 function etaPhiPlace(width, height) {
   const [left, top, right, bottom] = MARGIN.etaphi;
   return (eta, phi) => [
@@ -186,6 +177,12 @@ function drawEtaPhi(context, kind, scene, reconstruction, painted, state, colour
   if (scene.truth && scene.truth !== reconstruction)
     scene.truth.candidates.eta.forEach((eta, i) =>
       circle(context, place(eta, scene.truth.candidates.phi[i]), radius(scene.truth.candidates.energy[i]), css(colours.text, painted.chosen.size ? 0.2 : 0.75), null, 0.9));
+  const at = (direction) => direction && place(...direction);
+  drawFlatLines(context, scene, reconstruction, painted, state, colours, {
+    element: (element) => at(elementDirection(scene, element)),
+    candidate: (i) => place(candidates.eta[i], candidates.phi[i]),
+    turn: y1 - y0,
+  });
   context.restore();
 }
 

@@ -118,8 +118,7 @@ export class Views3D {
       this.camera.aspect = cell.width / Math.max(cell.height, 1);
       this.camera.updateProjectionMatrix();
       const pixelsPerUnit = cell.height / (2 * Math.tan((FIELD_OF_VIEW * Math.PI) / 360));
-      content.hits.setScale(pixelsPerUnit, ratio);
-      content.clusters.setScale(pixelsPerUnit, ratio);
+      content.setScale(pixelsPerUnit, ratio);
       this.renderer.render(content.root, this.camera);
     }
     this.frames += 1;

@@ -90,7 +90,8 @@ def _finite(value: float) -> float:
 
 
 def _finished(trial: TrialRecord) -> Finished:
-    return Finished(trial.number, trial.point, trial.value, trial.resource, trial.state == "complete")
+    complete = trial.state == "complete"
+    return Finished(trial.number, trial.point, trial.value, trial.resource, complete, trial.earlier_values)
 
 
 def _with_gaps(space: Space, positions: Vector) -> Vector:

@@ -3,10 +3,8 @@
 A score is a value on a scale of its study: -1 is the best, 0 the median, and the worse half is pressed together below 1. So
 differences among the good count, and a diverged trial is just a bad one, however large its loss.
 
-Stopped trials count. A last value is taken as it is, whatever resource it was reached with: training makes values smaller, so
-that a stopped trial would have come to something better than its value, if to anything. A trial thus counts as better than
-another if it got lower with less, and as worse if it was stopped where the other one went on and got lower; among those stopped
-at the same rung the value decides. No trial is left out because none of its kind lived to the end.
+Stopped trials count, with the value that they would have come to (see `expected`); none is left out because none of its kind
+lived to the end.
 
 An earlier study (negative trial numbers) has a scale of its own: its data and the length of its trials may have been others;
 what it tells is which settings were better than which.
@@ -22,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringflow.tune.contract import Finished
+from ringflow.tune.search.expected import expected_ends
 from ringflow.tune.space import Space, Vector
 
 #: Beyond, a value says nothing but that the training failed.
@@ -63,14 +62,14 @@ def read_history(space: Space, known: Sequence[Finished], most: int) -> History:
 
 def _scored(known: Sequence[Finished]) -> list[tuple[Finished, float]]:
     """Trials that have a value, and their scores."""
-    finished = [(trial, trial.value) for trial in known if trial.value is not None]
-    values = np.array([value if abs(value) < DIVERGED else math.inf for _, value in finished])
+    finished = [trial for trial in known if trial.value is not None]
+    values = np.array([value if abs(value) < DIVERGED else math.inf for value in expected_ends(finished)])
     told = values[values < DIVERGED]
     if not len(told):
-        return [(trial, 1.0) for trial, _ in finished]
+        return [(trial, 1.0) for trial in finished]
     away = (values - np.median(told)) / ((np.median(told) - told.min()) or 1.0)
     scores = np.where(away > 0, np.tanh(away), away).tolist()
-    return [(trial, score) for (trial, _), score in zip(finished, scores, strict=True)]
+    return list(zip(finished, scores, strict=True))
 
 
 def _keep(scored: list[tuple[Finished, float]], most: int) -> list[tuple[Finished, float]]:
