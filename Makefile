@@ -12,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/ringflow demo --overwrite
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 install: $(STAMP)
 

@@ -20,7 +20,8 @@ settings.load_profile("ringflow")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests of a file run in one process, so that what they share is made once; likewise those that need exported
-    networks, which take long to make."""
+    networks, which take long to make. Those that start processes begin, so that nobody waits for them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             fixtures = getattr(item, "fixturenames", ())

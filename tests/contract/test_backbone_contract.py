@@ -185,6 +185,12 @@ class BackboneContract:
             rounded = outputs(model, first)
         assert (rounded - exact).square().mean().sqrt() < 0.05 * exact.square().mean().sqrt()
 
+    def test_memory_does_not_grow_with_the_square(self) -> None:
+        if not self.linear:
+            pytest.skip("quadratic by definition")
+        assert peak_of(self.backbone, 20_000) < 200  # one N x N matrix of a single head would take 1,600
+
+    @pytest.mark.heavy
     def test_memory_grows_linearly_to_fifty_thousand(self) -> None:
         if not self.linear:
             pytest.skip("quadratic by definition")

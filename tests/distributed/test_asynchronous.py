@@ -199,6 +199,7 @@ def test_fewer_workers_go_on_with_all_lanes(one_worker: Path, two_workers: Path,
     assert min(after.positions) > min(before.positions)  # a lane that was ahead may have had to wait
 
 
+@pytest.mark.heavy
 def test_a_killed_process_ends_all_and_the_command_goes_on(dataset: Path, tmp_path: Path):
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *TINY, *ELASTIC, *ENDLESS, "--out", run]

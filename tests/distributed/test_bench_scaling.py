@@ -15,8 +15,21 @@ pytestmark = pytest.mark.xdist_group("processes")
 TINY = ("model.width=64", "model.layers=2", "compute.batch_elements=64", "compute.timeout=60", "compute.device=cpu")
 
 
-def test_two_processes_are_timed_and_four_make_a_ring(tmp_path: Path) -> None:
-    words = ["--engines", "local", "--ring", "4", "--elements", "16", "--seconds", "0.05", "--rounds", "1", "--json"]
+@pytest.mark.parametrize("ring", [2, pytest.param(4, marks=pytest.mark.heavy)])
+def test_two_processes_are_timed_and_more_make_a_ring(ring: int, tmp_path: Path) -> None:
+    words = [
+        "--engines",
+        "local",
+        "--ring",
+        str(ring),
+        "--elements",
+        "16",
+        "--seconds",
+        "0.05",
+        "--rounds",
+        "1",
+        "--json",
+    ]
     start = [sys.executable, "-m", "ringflow.cli", "bench", "scaling", "clic_tiny", *TINY, *words]
     variables = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(start, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=variables, check=False)

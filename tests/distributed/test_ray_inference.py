@@ -86,6 +86,7 @@ def test_a_dataset_becomes_candidates(dataset: Path, weights: Path, expected: Pa
         reconstruct_dataset(lacking, weights)
 
 
+@pytest.mark.heavy
 def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Path, connected: Any, ray_nodes: Any):
     from ringflow.infer.ray_cluster import RayCluster
 

@@ -20,6 +20,7 @@ sys.path.append(str(Path(__file__).parent))
 from process_tree import descendants
 from tiny_training import (
     LONGER,
+    TINY,
     assert_same_training,
     checkpoints,
     make_dataset,
@@ -68,6 +69,19 @@ def one_killed_meanwhile(cluster: Any, run: Path) -> Iterator[None]:
     assert killed, "it ended before there was a checkpoint"
 
 
+def test_two_workers_are_as_one(
+    dataset: Path, tmp_path: Path, ray_nodes: Any, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # names of files are meant from here, wherever a worker is
+    words = ["train", f"data={dataset}", *TINY, "--out", "run"]
+    done = command("launch", "ray", "--address", ray_nodes.address, "--json", "--", *words)
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["processes"] == 2
+    assert spoken(done.stderr) == []
+    assert_same_training(tmp_path / "run", train_alone(dataset, tmp_path / "alone", TINY))
+
+
+@pytest.mark.heavy
 def test_two_workers_are_as_one_even_if_one_was_killed(
     dataset: Path, tmp_path: Path, ray_nodes: Any, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

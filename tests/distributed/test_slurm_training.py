@@ -63,6 +63,7 @@ def test_two_processes_are_as_one(dataset: Path, tmp_path: Path, monkeypatch: py
     assert_same_training(tmp_path / "run", train_alone(dataset, tmp_path / "alone"))
 
 
+@pytest.mark.heavy
 def test_a_job_that_is_told_to_stop_goes_on_later(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

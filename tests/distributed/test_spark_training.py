@@ -91,6 +91,7 @@ def ends(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith(("ringflow:", "made:", "next:"))]
 
 
+@pytest.mark.heavy
 def test_two_processes_are_as_one(
     events: Path, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -132,6 +132,7 @@ def test_another_number_of_processes_goes_on(strategy: str, dataset: Path, toget
     torch.testing.assert_close(weights(run), weights(alone), atol=1e-5, rtol=0.0)
 
 
+@pytest.mark.heavy
 def test_copies_of_parts_are_as_one(dataset: Path, tmp_path: Path):
     words = [f"data={dataset}", *TINY, "model.backbone=kernel", "length.events=80"]
     train(TrainSettings.resolve(None, words), tmp_path / "alone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,24 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
 
 
+def test_a_small_demo_makes_checked_datasets_and_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recipe, "SAMPLES", ("zh",))
+    monkeypatch.setattr(recipe, "EVENTS", 20)
+    monkeypatch.setattr(recipe, "WORKERS", 1)
+    done = command("demo", "--json")
+    result = json.loads(done.stdout)
+    assert [(name, made["summary"]["events"]) for name, made in result["datasets"].items()] == [("zh", 20)]
+    assert all(
+        "model" in {**e["reconstructions"], **e["not_available"]} for e in result["evaluation"]["samples"].values()
+    )
+    assert (tmp_path / "demo" / "report" / "index.html").stat().st_size > 100_000
+    assert "made: demo/report/index.html" in done.stderr
+
+
+@pytest.mark.heavy
 def test_the_demo_makes_checked_datasets_and_a_report(tmp_path: Path) -> None:
     done = run(tmp_path, "demo", "--json")
     assert done.returncode == 0, done.stderr
