@@ -35,7 +35,7 @@ LIMITS = (
     "training events): without cluster shapes, dE/dx and times it stays near perfect association, with the essential features "
     "alone it is worse than the rules.",
     "`perfect` (true associations, measured energies) is no bound: a network also calibrates energies by shower shapes.",
-    "Momenta and classes are point estimates; there are no uncertainties.",
+    "Classes are point estimates; energy and momentum have uncertainties in the file beside this one.",
 )
 
 
