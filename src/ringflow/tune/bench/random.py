@@ -13,9 +13,12 @@ from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import StudyRecord
 
 SEEDS = (1, 2, 3)
-TRIALS = 24
+#: Of random search, and of ASHA with TPE, which begins more of them for as much compute.
+TRIALS, MORE_TRIALS = 24, 54
 #: Simulated once, and shown to a trial that lives to the end so often.
-_DATA_EVENTS, _EVENTS, _FIRST_SHARE = 10_000, 30_000, 16
+_DATA_EVENTS, _EVENTS = 10_000, 30_000
+#: One in so many goes on. Where networks are after a sixteenth of such a short training says little about the end.
+_ETA, _FIRST_SHARE = 3, 9
 _SPACE = """
 ["optimizer.rate"]
 type = "float"
@@ -141,7 +144,7 @@ def run_studies(
     place: Path,
     *,
     seeds: Sequence[int] = SEEDS,
-    trials: int = TRIALS,
+    trials: tuple[int, int] = (TRIALS, MORE_TRIALS),
     events: int = _EVENTS,
     workers: int | None = None,
 ) -> tuple[list[Path], list[Path]]:
@@ -155,12 +158,12 @@ def run_studies(
     simulate(SimulateSettings.resolve(None, chosen), data)
     space = place / "space.toml"
     space.write_text(_SPACE, encoding="utf-8")
-    kinds = (("random", "random", "none"), ("asha", "tpe", "asha"))
+    kinds = (("random", "random", "none", trials[0]), ("asha", "tpe", "asha", trials[1]))
     made: dict[str, list[Path]] = {name: [] for name, *_ in kinds}
     for seed in seeds:
-        for name, search, scheduler in kinds:
+        for name, search, scheduler, number in kinds:
             out = place / f"{name}_{seed}"
-            _run_study(out, data, space, search, scheduler, seed=seed, trials=trials, events=events, workers=workers)
+            _run_study(out, data, space, search, scheduler, seed=seed, trials=number, events=events, workers=workers)
             made[name].append(out)
     return made["random"], made["asha"]
 
@@ -191,6 +194,7 @@ def _run_study(
         search=search,
         scheduler=scheduler,
         least=max(events // _FIRST_SHARE, 1),
+        eta=_ETA,
         seed=seed,
         default_first=False,  # neither is to know a good point from the beginning
     )
