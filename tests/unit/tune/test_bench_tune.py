@@ -161,4 +161,7 @@ def test_real_studies_in_small(tmp_path: Path) -> None:
     random, asha = run_studies(tmp_path, seeds=(1,), trials=(3, 4), events=320, workers=1)
     found = compare_with_random(random, asha)
     assert found["pairs"][0]["trials"] == [3, 4]
-    assert run_studies(tmp_path, seeds=(1,), trials=(3, 4), events=320, workers=1) == (random, asha)  # nothing is left to do
+    assert run_studies(tmp_path, seeds=(1,), trials=(3, 4), events=320, workers=1) == (
+        random,
+        asha,
+    )  # nothing is left to do
