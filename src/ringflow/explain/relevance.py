@@ -148,8 +148,7 @@ def _gradients_of(network: EventNetwork, examples: int) -> Any:
     def gradients(
         forward_fn: Any, inputs: tuple[Tensor, ...], target_ind: Any = None, additional_forward_args: Any = None
     ) -> tuple[Tensor]:
-        points = inputs[0].detach()[::examples]
-        return (torch.cat([network.gradients(point) for point in points]),)
+        return (network.gradients(inputs[0].detach()[::examples].unbind()),)
 
     return gradients
 

@@ -43,7 +43,7 @@ def test_gradients_of_all_candidates_are_those_of_each(
     loaded = listening(backbone)
     event = events(1, first=5)[0]
     network = EventNetwork(loaded.model, event, loaded.threshold, output)
-    found = network.gradients(network.inputs)
+    found = network.gradients([network.inputs])
     assert found.shape == (len(network.made.row), *network.inputs.shape)
     inputs = network.inputs.clone().requires_grad_()
     said = network.predict(inputs)
