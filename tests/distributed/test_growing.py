@@ -34,6 +34,7 @@ LONGER = (
 )
 
 
+@pytest.mark.heavy
 def test_two_processes_go_on_with_what_one_began(tmp_path: Path):
     dataset = make_dataset(tmp_path)
     one = [f"data={dataset}", *LONGER, "source.lanes=1"]

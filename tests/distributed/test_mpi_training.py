@@ -57,6 +57,7 @@ def test_a_wrong_word_is_one_line(dataset: Path, tmp_path: Path) -> None:
     assert done.stderr.startswith("ringflow: error: 3 processes cannot share 2 lanes evenly")
 
 
+@pytest.mark.heavy
 def test_a_killed_process_ends_the_launch_when_there_are_no_restarts_left(dataset: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *LONGER, "length.events=100000000", "--out", run]

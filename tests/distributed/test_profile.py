@@ -167,6 +167,7 @@ def test_bytes_of_two_are_those_of_a_ring(runs: Path):
         assert rank["received_over_ring"] == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.heavy
 def test_a_process_alone_is_measured_when_it_is_stopped_and_again_when_it_goes_on(dataset: Path, tmp_path: Path):
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *SMALL, "profile=true", "length.checkpoint_seconds=0.1", "--out", run]

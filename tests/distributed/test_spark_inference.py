@@ -54,6 +54,7 @@ def session(spark_daemons: Any) -> Iterator[Any]:
     session.stop()
 
 
+@pytest.mark.heavy
 def test_the_command_writes_the_same_file(
     dataset: Path, weights: Path, expected: Path, spark_daemons: Any, tmp_path: Path, command: Callable[..., Any]
 ):

@@ -222,6 +222,7 @@ def test_a_function_runs_in_processes_that_know_of_each_other(session: Any):
     assert ringflow.spark.run(added, (10.0,), {"big": big}, workers=2) == [(r, 21.0, bytes(big)) for r in "01"]
 
 
+@pytest.mark.heavy
 def test_the_perceptron_computes_what_spark_computes(events: Path, session: Any, tmp_path: Path):
     from pyspark.ml import PipelineModel
     from pyspark.ml.functions import array_to_vector, vector_to_array

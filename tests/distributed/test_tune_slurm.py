@@ -112,6 +112,7 @@ def test_a_trial_whose_process_is_killed_is_lost_and_its_job_takes_the_next_one(
     assert jobs("all") - before == {number}
 
 
+@pytest.mark.heavy
 class TestTwoProcesses(TwoProcessesContract):
     """On the two cores of the node."""
 

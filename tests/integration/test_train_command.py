@@ -79,6 +79,7 @@ def members(group: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.heavy
 def test_an_interrupted_training_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     run = tmp_path / "cut"
     process = start(run)

@@ -180,6 +180,7 @@ def _is_worker(number: int) -> bool:
         return False
 
 
+@pytest.mark.heavy
 def test_a_rank_that_is_killed_costs_no_trial(tmp_path: Path, words: list[str]) -> None:
     """A trial of two processes: the other one ends, too, and both begin again."""
     study = tmp_path / "study"
