@@ -7,47 +7,28 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jinja2
-from matplotlib.figure import Figure
-
-from ringflow import evaluate
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.plots.files import save_figure
+from ringflow.evaluate.page import Picture, draw, render
 from ringflow.explain import plots
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "explanations.json", "figures"
-_TEMPLATES = [Path(__file__).parent / "templates", Path(evaluate.__file__).parent / "templates"]
-
-
-class Shown(NamedTuple):
-    """A figure in the page."""
-
-    title: str
-    caption: str
-    source: str  # data: address
+_TEMPLATE = Path(__file__).parent / "templates" / "explain.html.j2"
 
 
 def write_page(result: Mapping[str, Any], out: Path) -> Path:
     """Write the page, the figures and the numbers into a folder; the path of the page."""
     prepare(out, marks=(PAGE_FILE, RESULT_FILE))
     prepare(out / FIGURES_FOLDER, marks=("shares.png",))
-    shown = [_shown(key, out, *picture) for key, picture in _pictures(result).items()]
+    shown = draw(_pictures(result), out / FIGURES_FOLDER)
     write_atomic(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     judged = [row for row in result["deletion"] if row["judged"]]
-    page = environment.get_template("explain.html.j2").render(
+    page = render(
+        _TEMPLATE,
         result=result,
         pictures=shown,
         judged=judged,
@@ -59,9 +40,9 @@ def write_page(result: Mapping[str, Any], out: Path) -> Path:
     return out / PAGE_FILE
 
 
-def _pictures(result: Mapping[str, Any]) -> dict[str, tuple[str, str, Callable[[], Figure]]]:
+def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:
     """Title, caption and drawing of every figure."""
-    found: dict[str, tuple[str, str, Callable[[], Figure]]] = {
+    found: dict[str, Picture] = {
         "shares": (
             "Whom candidates listen to",
             "Shares of all that made the output: the element a candidate sits on, and the other tracks and clusters.",
@@ -86,8 +67,3 @@ def _pictures(result: Mapping[str, Any]) -> dict[str, tuple[str, str, Callable[[
             lambda: plots.deletion(result["deletion"]),
         )
     return found
-
-
-def _shown(key: str, out: Path, title: str, caption: str, draw: Callable[[], Figure]) -> Shown:
-    picture = base64.b64encode(save_figure(draw(), out / FIGURES_FOLDER / key)).decode("ascii")
-    return Shown(title, caption, f"data:image/png;base64,{picture}")

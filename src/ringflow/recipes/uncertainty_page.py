@@ -2,59 +2,38 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jinja2
-from matplotlib.figure import Figure
-
-from ringflow import evaluate
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.plots.files import file_name, save_figure
+from ringflow.evaluate.page import Picture, draw, render
+from ringflow.evaluate.plots.files import file_name
 from ringflow.recipes import uncertainty_plots as plots
 from ringflow.recipes.uncertainty import ACCEPTED
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "uncertainty.json", "figures"
-_TEMPLATES = [Path(__file__).parent / "templates", Path(evaluate.__file__).parent / "templates"]
-
-
-class Shown(NamedTuple):
-    """A figure in the page."""
-
-    title: str
-    caption: str
-    source: str  # data: address
+_TEMPLATE = Path(__file__).parent / "templates" / "uncertainty.html.j2"
 
 
 def write_page(result: Mapping[str, Any], out: Path) -> Path:
     """Write the page, the figures and the numbers into a folder; the path of the page."""
     prepare(out, marks=(PAGE_FILE, RESULT_FILE))
     prepare(out / FIGURES_FOLDER, marks=("coverage.png",))
-    shown = [_shown(key, out, *picture) for key, picture in _pictures(result).items()]
+    shown = draw(_pictures(result), out / FIGURES_FOLDER)
     write_atomic(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     judged = [row for row in result["classes"] if row["judged"]]
-    page = environment.get_template("uncertainty.html.j2").render(
-        result=result, pictures=shown, judged=judged, accepted=ACCEPTED
-    )
+    page = render(_TEMPLATE, result=result, pictures=shown, judged=judged, accepted=ACCEPTED)
     write_atomic(out / PAGE_FILE, page)
     return out / PAGE_FILE
 
 
-def _pictures(result: Mapping[str, Any]) -> dict[str, tuple[str, str, Callable[[], Figure]]]:
+def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:
     """Title, caption and drawing of every figure."""
     classes = [row for row in result["classes"] if row["judged"]]
     names = list(dict.fromkeys(row["class"] for row in classes))
-    found: dict[str, tuple[str, str, Callable[[], Figure]]] = {
+    found: dict[str, Picture] = {
         "coverage": (
             "Calibration",
             "How often the truth lies within an interval around a candidate, against how often it would if pulls were normal.",
@@ -80,8 +59,3 @@ def _pictures(result: Mapping[str, Any]) -> dict[str, tuple[str, str, Callable[[
             lambda name=name: plots.distribution(result["histograms"][name]),  # type: ignore[misc]
         )
     return found
-
-
-def _shown(key: str, out: Path, title: str, caption: str, draw: Callable[[], Figure]) -> Shown:
-    picture = base64.b64encode(save_figure(draw(), out / FIGURES_FOLDER / key)).decode("ascii")
-    return Shown(title, caption, f"data:image/png;base64,{picture}")
