@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 from matplotlib.figure import Figure
 
 from ringflow.base.rundir import write_atomic
 from ringflow.evaluate.plots.files import png
 from ringflow.evaluate.plots.step_times import COLORS, lateness, phase_bars, phase_history, step_histogram
+from ringflow.evaluate.template import render
 from ringflow.train.profile.folder import STEPS_FILE, SUMMARY_FILE
 from ringflow.train.profile.summary import steady
 from ringflow.train.profile.table import KINDS, StepTable, read_table
 
 PAGE_FILE = "report.html"
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATE = Path(__file__).parent / "templates" / "profile.html.j2"
 
 
 class Image(NamedTuple):
@@ -63,21 +63,15 @@ def write_profile_report(folder: Path) -> Path:
 
 
 def _render(summary: Mapping[str, Any], images: list[Image]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["size"] = size_text
-    return environment.get_template("profile.html.j2").render(
+    return render(
+        _TEMPLATE,
         summary=summary,
         headline=headline(summary),
         sentences=sentences(summary),
         kinds=KINDS,
         colors=COLORS,
         images=images,
+        size=size_text,
     )
 
 

@@ -13,8 +13,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
-
 from ringflow.base.errors import UsageError
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.evaluate.plots.display import event_display
@@ -22,12 +20,13 @@ from ringflow.evaluate.plots.files import file_name, save_figure, save_histogram
 from ringflow.evaluate.plots.gallery import Book, Picture, alt_text, pictures
 from ringflow.evaluate.plots.style import display_name, looks
 from ringflow.evaluate.tables import Row, class_rows, jet_bin_rows, mass_rows, metric_rows
+from ringflow.evaluate.template import render
 from ringflow.evaluate.verdict import verdict
 from ringflow.event.block import Collection, EventBlock
 
 REPORT_FILE = "index.html"
 FIGURES_FOLDER = "figures"
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 _DISPLAY_CAPTION = (
     "One event in pseudorapidity and azimuth. Grey squares: clusters; crosses: tracks; open circles: truth targets; filled "
     "marks: candidates by class. Areas grow with energy. A circle without a mark was missed, a mark without a circle is fake."
@@ -94,21 +93,15 @@ def write_report(
 
 
 def _render(results: Mapping[str, Any], sections: list[Section]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["display_name"] = display_name
     names = list(dict.fromkeys(name for section in sections for name in section.reconstructions))
     provenance = {key: list(_flat(value)) for key, value in (results.get("provenance") or {}).items()}
-    return environment.get_template("report.html.j2").render(
+    return render(
+        _TEMPLATE,
         verdict=verdict(results["samples"]),
         sections=sections,
         colors={name: look.color for name, look in looks(names).items()},
         provenance={key: rows for key, rows in provenance.items() if rows},
+        display_name=display_name,
     )
 
 

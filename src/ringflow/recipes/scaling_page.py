@@ -7,23 +7,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jinja2
-from matplotlib.figure import Figure
-
-from ringflow import evaluate
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.plots.files import save_figure
+from ringflow.evaluate.page import Picture, draw
+from ringflow.evaluate.template import render
 from ringflow.recipes import scaling_plots as plots
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "prediction.json", "figures"
-_TEMPLATES = [Path(__file__).parent / "templates", Path(evaluate.__file__).parent / "templates"]
+_TEMPLATE = Path(__file__).parent / "templates" / "scaling.html.j2"
 
 
 #: What beside the computation costs time, in words.
@@ -36,41 +32,15 @@ _LOSSES = {
 }
 
 
-class Picture(NamedTuple):
-    """A figure of the page."""
-
-    key: str
-    title: str
-    caption: str
-    draw: Callable[[], Figure]
-
-
-class Shown(NamedTuple):
-    """A figure in the page."""
-
-    title: str
-    caption: str
-    source: str  # data: address
-
-
 def write_page(result: Mapping[str, Any], out: Path) -> Path:
     """Write the page, the figures and the numbers into a folder; the path of the page."""
     prepare(out, marks=(PAGE_FILE, RESULT_FILE))
     prepare(out / FIGURES_FOLDER, marks=("throughput.png",))
     own = [row for row in result["rows"] if row["algorithm"] == result["algorithm"]]
-    shown = [
-        Shown(picture.title, picture.caption, _inline(save_figure(picture.draw(), out / FIGURES_FOLDER / picture.key)))
-        for picture in _pictures(result)
-    ]
+    shown = draw(_pictures(result), out / FIGURES_FOLDER)
     write_atomic(out / RESULT_FILE, json.dumps(_finite(result), indent=1) + "\n")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("scaling.html.j2").render(
+    page = render(
+        _TEMPLATE,
         result=result,
         hardware=result["settings"]["hardware"],
         own=own,
@@ -88,51 +58,44 @@ def write_page(result: Mapping[str, Any], out: Path) -> Path:
     return out / PAGE_FILE
 
 
-def _pictures(result: Mapping[str, Any]) -> list[Picture]:
+def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:
     rows = [row for row in result["rows"] if math.isfinite(row["step_seconds"])]
     own = [row for row in rows if row["algorithm"] == result["algorithm"]]
     name = plots.LOOKS[result["algorithm"]].name
     fixed = result["settings"]["work"]["global_batch"] == "fixed"
-    found = [
-        Picture(
-            "throughput",
+    found: dict[str, Picture] = {
+        "throughput": (
             "Throughput",
             "Events per second of all devices, by how their gradients are added up. Dashed grey: as many times one device.",
             lambda: plots.throughput(rows),
         ),
-        Picture(
-            "efficiency",
+        "efficiency": (
             "Efficiency",
             "Throughput against that of one device times their number.",
             lambda: plots.efficiency(rows),
         ),
-        Picture(
-            "split",
+        "split": (
             "Where the time of a step goes",
             f"By number of devices, with gradients added up by a {name}. Communication is what does not hide behind the "
             "computation; checkpoints and failures are shared out over all steps.",
             lambda: plots.split(own, shares=fixed),
         ),
-        Picture(
-            "communication",
+        "communication": (
             "All-reduce and parameter server",
             "Time to add up the gradients once, nothing hidden. Rings and trees move 2(N-1)/N of the gradient per device; a "
             "ring needs 2(N-1) messages one after the other, a tree of nodes 2 log2 of their number. A parameter server "
             "moves 2N gradients through one place.",
             lambda: plots.communication(rows),
         ),
-    ]
+    }
     if max(row["devices"] for row in own) < 2:
-        found = found[:3]
+        del found["communication"]
     if result["check"]:
-        found.append(
-            Picture(
-                "check",
-                "The model against a measurement",
-                "Processes on one machine. The model is told the step of one process, how much processes that train apart slow "
-                "each other down, and how long sums take alone.",
-                lambda: plots.check(result["check"]),
-            )
+        found["check"] = (
+            "The model against a measurement",
+            "Processes on one machine. The model is told the step of one process, how much processes that train apart slow "
+            "each other down, and how long sums take alone.",
+            lambda: plots.check(result["check"]),
         )
     return found
 
@@ -149,10 +112,6 @@ def in_words(number: float) -> str:
         if number >= unit:
             return f"{number / unit:.3g}{word}"
     return f"{number:,.0f}"
-
-
-def _inline(content: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _finite(value: Any) -> Any:

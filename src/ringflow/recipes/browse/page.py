@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 from markupsafe import Markup
 
-from ringflow import evaluate
+from ringflow.evaluate import template
 from ringflow.recipes.browse.run_view import FIGURES, locked_folders, view_run
 from ringflow.recipes.browse.scan import TRIALS, scan
 from ringflow.recipes.browse.study_view import view_study
 
 _OWN = Path(__file__).parent / "templates"
-_TEMPLATES = [_OWN, Path(evaluate.__file__).parent / "templates"]
 
 Link = Callable[[Path], str]
 
@@ -55,15 +53,9 @@ def beside(out: Path) -> Link:
 
 def render(data: Mapping[str, Any], *, live: bool) -> str:
     """The page; a live one asks its server for newer data."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = (_OWN / "browse.js").read_text(encoding="utf-8")
-    return environment.get_template("browse.html.j2").render(
+    return template.render(
+        _OWN / "browse.html.j2",
         folder=data["folder"],
         figures=data["figures"],
         live=live,

@@ -7,64 +7,34 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jinja2
-from matplotlib.figure import Figure
-
-from ringflow import evaluate
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.plots.files import save_figure
+from ringflow.evaluate.page import Picture, draw
+from ringflow.evaluate.template import render
 from ringflow.tune.replay import plots
 from ringflow.tune.replay.result import ReplayResult
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "replay.json", "figures"
-_TEMPLATES = [Path(__file__).parent / "templates", Path(evaluate.__file__).parent / "templates"]
+_TEMPLATE = Path(__file__).parent / "templates" / "replay.html.j2"
 #: Rows of devices that can be told apart in a figure, and schedulers that fit into it.
 _MOST_DRAWN, _MOST_PANELS = 256, 4
 
 Results = Mapping[tuple[str, int], ReplayResult]
 
 
-class Picture(NamedTuple):
-    """A figure of the page."""
-
-    key: str
-    title: str
-    caption: str
-    draw: Callable[[], Figure]
-
-
-class Shown(NamedTuple):
-    """A figure in the page."""
-
-    title: str
-    caption: str
-    source: str  # data: address
-
-
 def write_page(result: Mapping[str, Any], results: Results, out: Path) -> Path:
     """Write page, figures and numbers into a folder; the path of the page. `results` are those of one order of the trials."""
     prepare(out, marks=(PAGE_FILE, RESULT_FILE))
     prepare(out / FIGURES_FOLDER, marks=("makespan.png",))
-    shown = [
-        Shown(picture.title, picture.caption, _inline(save_figure(picture.draw(), out / FIGURES_FOLDER / picture.key)))
-        for picture in _pictures(result, results)
-    ]
+    shown = draw(_pictures(result, results), out / FIGURES_FOLDER)
     write_atomic(out / RESULT_FILE, json.dumps(_finite(result), indent=1) + "\n")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("replay.html.j2").render(
+    page = render(
+        _TEMPLATE,
         result=result,
         title=_title(result),
         looks=plots.LOOKS,
@@ -96,54 +66,44 @@ def _title(result: Mapping[str, Any]) -> str:
     )
 
 
-def _pictures(result: Mapping[str, Any], results: Results) -> list[Picture]:
+def _pictures(result: Mapping[str, Any], results: Results) -> dict[str, Picture]:
     devices = sorted({number for _, number in results})
     largest = {name: found for (name, number), found in results.items() if number == devices[-1]}
     drawn = [number for number in devices if number <= _MOST_DRAWN]
-    found = [
-        Picture(
-            "makespan",
+    found: dict[str, Picture] = {
+        "makespan": (
             "Time and cost",
             "Hours of the whole study and device-hours of its trials, by number of devices.",
             lambda: plots.makespan(result["rows"]),
         ),
-        Picture(
-            "best",
+        "best": (
             "The best value over time",
             f"On {devices[-1]:,} devices, in one order of the trials. The mark is the end of the study.",
             lambda: plots.best_over_time({name: found for name, found in largest.items() if found.best_over_time}),
         ),
-        Picture(
-            "scaling",
-            "Scaling",
-            f"A study of {result['scaling_trials']:,} trials. Above: speed-up over one device, by device; above 1 is better "
-            "than linear. Below: what more devices save, because fewer networks are loaded again. In turns: all trials begin "
-            f"together and make room for each other after {result['turn_seconds']:.3g} s, and to start again takes "
-            f"{result['load_seconds']:g} s: few devices do it often.",
-            lambda: plots.scaling(result["scaling"]),
-        ),
-    ]
+    }
     if drawn:
         few = {name: found for (name, number), found in results.items() if number == drawn[0]}
         few = dict(list(few.items())[:_MOST_PANELS])
-        found.insert(
-            2,
-            Picture(
-                "devices",
-                "Who had which device",
-                f"A row per device, of {drawn[0]:,}. White is idle; the darker, the more devices a trial has.",
-                lambda: plots.devices_over_time(few, _first_workers(few)),
-            ),
+        found["devices"] = (
+            "Who had which device",
+            f"A row per device, of {drawn[0]:,}. White is idle; the darker, the more devices a trial has.",
+            lambda: plots.devices_over_time(few, _first_workers(few)),
         )
+    found["scaling"] = (
+        "Scaling",
+        f"A study of {result['scaling_trials']:,} trials. Above: speed-up over one device, by device; above 1 is better "
+        "than linear. Below: what more devices save, because fewer networks are loaded again. In turns: all trials begin "
+        f"together and make room for each other after {result['turn_seconds']:.3g} s, and to start again takes "
+        f"{result['load_seconds']:g} s: few devices do it often.",
+        lambda: plots.scaling(result["scaling"]),
+    )
     if result["sensitivity"]:
-        found.append(
-            Picture(
-                "decides",
-                "What decides",
-                f"How much sooner than ASHA there is a network as good, on {result['sensitivity'][0]['devices']:,} devices. "
-                "Penalty 0: an event teaches as much in a larger batch. Penalty 1: only the number of steps counts.",
-                lambda: plots.sensitivity(result["sensitivity"]),
-            )
+        found["decides"] = (
+            "What decides",
+            f"How much sooner than ASHA there is a network as good, on {result['sensitivity'][0]['devices']:,} devices. "
+            "Penalty 0: an event teaches as much in a larger batch. Penalty 1: only the number of steps counts.",
+            lambda: plots.sensitivity(result["sensitivity"]),
         )
     return found
 
@@ -162,10 +122,6 @@ def _by_hours(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"scheduler": name, "trials_per_device": count, "penalty": penalty, "by_hours": lines[name, count, penalty]}
         for name, count, penalty in sorted(lines)
     ]
-
-
-def _inline(content: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _finite(value: Any) -> Any:

@@ -15,12 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 from markupsafe import Markup
 
-from ringflow import evaluate
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.rundir import prepare, write_atomic
+from ringflow.evaluate import template
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.pareto import front_of
 from ringflow.tune.record import TrialRecord
@@ -33,7 +32,6 @@ REPORT_FOLDER, PAGE_FILE = "report", "index.html"
 #: Trials in the table of the page as it is written, and in a page of it when it is sorted.
 TABLE_ROWS = 200
 _OWN = Path(__file__).parent / "templates"
-_TEMPLATES = [_OWN, Path(evaluate.__file__).parent / "templates"]
 #: Out-of-sample share of the variance below which importances are told with a warning.
 _KNOWS_LITTLE = 0.25
 
@@ -59,22 +57,14 @@ def write_report(study: Path, out: Path | None = None) -> Path:
 
 def render(view: StudyView) -> str:
     """The page of a study, finished or not."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
-        "number": number,
-        "words": words,
-        "finite": math.isfinite,
-        "span": in_words,
-        "hours": flow.hours,
-    }
     script = (_OWN / "study.js").read_text(encoding="utf-8")
-    return environment.get_template("study.html.j2").render(
+    return template.render(
+        _OWN / "study.html.j2",
+        number=number,
+        words=words,
+        finite=math.isfinite,
+        span=in_words,
+        hours=flow.hours,
         view=view,
         name=view.folder.path.absolute().name,
         settings=view.folder.settings,
