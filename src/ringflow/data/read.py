@@ -126,10 +126,12 @@ def read_shard(folder: Path, shard: Shard, columns: Columns) -> Iterator[EventBl
 
 
 def _verify_shard(path: Path, shard: Shard, file: pq.ParquetFile, names: Sequence[str]) -> None:
-    version = (file.schema_arrow.metadata or {}).get(VERSION_KEY, b"none").decode()
+    schema = file.schema_arrow  # made anew whenever it is asked for
+    version = (schema.metadata or {}).get(VERSION_KEY, b"none").decode()
     if version != str(SCHEMA_VERSION):
         raise DatasetError(f"{path} has schema version {version}, this ringflow reads {SCHEMA_VERSION}; make it again")
-    if missing := [name for name in names if name not in file.schema_arrow.names]:
+    present = set(schema.names)
+    if missing := [name for name in names if name not in present]:
         raise DatasetError(f"{path} lacks the column {missing[0]!r} that the manifest names; make the dataset again")
     if file.metadata.num_rows != shard.num_events:
         raise DatasetError(
