@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +65,7 @@ def tune(arguments: argparse.Namespace, backbone: str) -> None:
     try:
         process.wait(arguments.seconds)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # not SIGINT, which nobody hears in the background of a script
         process.wait()
     best = subprocess.run(command("tune", "best", study), capture_output=True, text=True, check=True).stdout
     (arguments.out / backbone / "best.toml").write_text(best)
