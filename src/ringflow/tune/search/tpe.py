@@ -22,8 +22,10 @@ from ringflow.tune.search.domain import Domain
 from ringflow.tune.search.history import History, read_history
 from ringflow.tune.space import Vector
 
-#: Trials that begin the search, and trials that Optuna is told of: it takes 25 good ones at most, and forgets old ones.
-BEGINNERS, MOST = 8, 800
+#: Trials that begin the search, at least and per parameter: from fewer, the best tenth is one point, and says nothing.
+BEGINNERS, BEGINNERS_PER_PARAMETER = 8, 2
+#: Trials that Optuna is told of: it takes 25 good ones at most, and forgets old ones.
+MOST = 800
 #: Points that are refused or were tried, until one is drawn at random.
 ATTEMPTS = 20
 
@@ -31,9 +33,10 @@ ATTEMPTS = 20
 class TpeSearch:
     """What is likely among the good and unlikely among the others."""
 
-    def __init__(self, domain: Domain, beginners: int = BEGINNERS) -> None:
+    def __init__(self, domain: Domain, beginners: int | None = None) -> None:
         self._optuna = framework("optuna", "tune")
-        self._domain, self._beginners = domain, beginners
+        self._domain = domain
+        self._beginners = beginners or max(BEGINNERS, BEGINNERS_PER_PARAMETER * len(domain.space.parameters))
         self._distributions = {p.name: self._distribution(p) for p in domain.space.parameters}
 
     def ask(self, trial: int, known: Sequence[Finished]) -> Point | None:
