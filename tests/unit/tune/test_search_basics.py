@@ -125,6 +125,15 @@ def test_the_first_points_are_far_from_each_other() -> None:
     assert nearest(spread=True) > max(0.2, 2 * nearest(spread=False))
 
 
+@pytest.mark.parametrize(("known", "begins"), [(11, True), (12, False)])
+def test_tpe_begins_with_two_trials_per_parameter(known: int, begins: bool) -> None:
+    names = ("optimizer.rate", "optimizer.weight_decay", "optimizer.warmup", "model.dropout", "loss.jet", "loss.label")
+    domain = Domain(Space([Range(name, 0.01, 0.5) for name in names]), SETTINGS, 3)
+    tried = [Finished(number, domain.space.sample(domain.rng(number)), 1.0 + number, 10) for number in range(known)]
+    asked = make_search("tpe", domain.space, SETTINGS, seed=3).ask(known, tried)
+    assert (asked == domain.spread(tried, domain.rng(known))) is begins
+
+
 def test_another_process_answers_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     code = """
 import json
