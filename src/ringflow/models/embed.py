@@ -11,6 +11,8 @@ from ringflow.models.settings import ModelSettings
 
 #: Scaled features are drawn in beyond this many standard deviations, so that no outlier shouts.
 _LARGEST = 8.0
+#: Elements at a time when features are summed up in double precision: what a core's cache holds.
+_ROWS = 16384
 
 
 class Embedding(nn.Module):
@@ -32,11 +34,11 @@ class Embedding(nn.Module):
     @torch.no_grad()
     def fit(self, features_NF: Tensor) -> None:
         """Take mean and deviation of the values that are there."""
-        there = ~features_NF.isnan()
-        count = there.sum(0).clamp_min(1)
-        values = features_NF.double().nan_to_num(0.0)
-        mean = values.sum(0) / count
-        variance = (torch.where(there, values - mean, 0.0).square()).sum(0) / count
+        parts = torch.split(features_NF, _ROWS)
+        count = torch.stack([(~part.isnan()).sum(0) for part in parts]).sum(0).clamp_min(1)
+        mean = torch.stack([part.double().nan_to_num(0.0).sum(0) for part in parts]).sum(0) / count
+        squares = [(part.double() - mean).nan_to_num(0.0).square().sum(0) for part in parts]
+        variance = torch.stack(squares).sum(0) / count
         self.mean_F.copy_(mean)
         self.deviation_F.copy_(variance.sqrt().clamp_min(1e-3))
 
