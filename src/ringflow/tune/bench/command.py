@@ -23,7 +23,8 @@ def bench_tune(
         tuple[Path, ...], Several, Parameter(help="As many finished studies with TPE and ASHA to compare them with.")
     ] = (),
     real: Annotated[
-        Path | None, Parameter(help="Train both kinds of studies in this folder, three of each. It takes hours.")
+        Path | None,
+        Parameter(help="Train both kinds of studies in this folder, three of each. It takes an hour or more."),
     ] = None,
     workers: Annotated[
         Count | None, Parameter(help="Processes for all trials of --real; one per accelerator or core unless given.")

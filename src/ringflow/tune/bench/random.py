@@ -145,7 +145,7 @@ def run_studies(
     events: int = _EVENTS,
     workers: int | None = None,
 ) -> tuple[list[Path], list[Path]]:
-    """Train both kinds of studies, one per seed, on the same events; those that were interrupted go on. It takes hours."""
+    """Train both kinds of studies, one per seed, on the same events; those that were interrupted go on."""
     from ringflow.recipes.simulate import simulate
     from ringflow.sim.settings import SimulateSettings
 
