@@ -171,6 +171,14 @@ def test_trials_are_compared_after_the_same_number_of_events(study: Path) -> Non
     assert middle.gain == pytest.approx(1 - middle.best / middle.theirs)
 
 
+def test_a_trial_that_comes_a_step_after_the_rung_is_at_the_rung(study: Path) -> None:
+    before, view = view_of(study).against_median(), view_of(study)
+    assert before is not None
+    assert view.best is not None
+    view.best.reports[:] = [report._replace(resource=report.resource + 1) for report in view.best.reports]
+    assert view.against_median() == before
+
+
 def test_trials_that_grew_and_the_front_are_shown(grown: Path) -> None:
     page = page_of(grown)
     assert "1 → 4" in page

@@ -134,7 +134,7 @@ class StudyView:
         first = self.trials[0] if self.trials else None
         if self.best is None or first is None or first is self.best or first.number not in self.values:
             return None
-        return _compared(first.resource, self.values[first.number][0], self.best)
+        return self._compared(first.resource, self.values[first.number][0], self.best)
 
     def against_median(self) -> Comparison | None:
         """The best trial and the median, at the highest rung that at least half of the trials came to."""
@@ -146,7 +146,13 @@ class StudyView:
         crowded = [rung for rung, values in by_rung.items() if 2 * len(values) >= len(self.values) and len(values) > 2]
         if self.best is None or not crowded:
             return None
-        return _compared(self.rungs[max(crowded)], median(by_rung[max(crowded)]), self.best)
+        return self._compared(self.rungs[max(crowded)], median(by_rung[max(crowded)]), self.best)
+
+    def _compared(self, resource: int, theirs: float, best: TrialRecord) -> Comparison | None:
+        """The best trial at that rung, where trials come a step apart, or at the last report before; None if it has none."""
+        rung = self.rung(resource)
+        reached = [report.value for report in best.reports if self.rung(report.resource) <= rung]
+        return Comparison(resource, theirs, reached[-1]) if reached and math.isfinite(reached[-1]) else None
 
     @cached_property
     def costs(self) -> dict[int, dict[State, float]]:
@@ -234,12 +240,6 @@ def _coordinates(parameter: Parameter, trials: Sequence[TrialRecord]) -> list[fl
 
 def _options(parameter: object) -> list[str] | None:
     return list(map(words, parameter.options)) if isinstance(parameter, Choice) else None
-
-
-def _compared(resource: int, theirs: float, best: TrialRecord) -> Comparison | None:
-    """The best trial there, or at the last report before; None if it has none."""
-    reached = [report.value for report in best.reports if report.resource <= resource]
-    return Comparison(resource, theirs, reached[-1]) if reached and math.isfinite(reached[-1]) else None
 
 
 def _runs(lanes: Sequence[int]) -> list[tuple[int, int]]:
