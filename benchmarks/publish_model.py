@@ -33,9 +33,9 @@ LIMITS = (
     "e+e- collisions at 380 GeV: ttbar and qq; tested on ZH, WW and overlaid events too, on nothing beyond.",
     "Tracks and clusters as `ringflow simulate` makes them. Groups of features may be missing (each was hidden in 5 % of the "
     "training events): without cluster shapes, dE/dx and times it stays near perfect association, with the essential features "
-    "alone it is worse than the rules.",
+    "alone it is about as good as the rules.",
     "`perfect` (true associations, measured energies) is no bound: a network also calibrates energies by shower shapes.",
-    "Classes are point estimates; energy and momentum have uncertainties in the file beside this one.",
+    "Classes are point estimates; energy and momentum have uncertainties in `clic.uncertainty.safetensors`.",
 )
 
 

@@ -14,7 +14,7 @@ from ringflow.base.log import say, speaks, table
 def print_json(value: object) -> None:
     """The only thing that ever goes to stdout; a number that is not finite becomes null, which every reader takes."""
     if speaks():
-        print(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
+        print(json.dumps(finite_or_null(value), indent=2, default=str, allow_nan=False))
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
@@ -51,11 +51,12 @@ def _flat(summary: Mapping[str, Any], prefix: str = "") -> list[tuple[str, objec
     return lines
 
 
-def _finite(value: Any) -> Any:
+def finite_or_null(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them, however deep."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite_or_null(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite_or_null(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

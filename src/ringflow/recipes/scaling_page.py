@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.evaluate.page import Picture, draw
 from ringflow.evaluate.template import render
@@ -38,7 +39,7 @@ def write_page(result: Mapping[str, Any], out: Path) -> Path:
     prepare(out / FIGURES_FOLDER, marks=("throughput.png",))
     own = [row for row in result["rows"] if row["algorithm"] == result["algorithm"]]
     shown = draw(_pictures(result), out / FIGURES_FOLDER)
-    write_atomic(out / RESULT_FILE, json.dumps(_finite(result), indent=1) + "\n")
+    write_atomic(out / RESULT_FILE, json.dumps(finite_or_null(result), indent=1) + "\n")
     page = render(
         _TEMPLATE,
         result=result,
@@ -112,11 +113,3 @@ def in_words(number: float) -> str:
         if number >= unit:
             return f"{number / unit:.3g}{word}"
     return f"{number:,.0f}"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,16 +9,16 @@ Nothing is ever changed or taken away. A study that was killed is what its log s
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ringflow.base.errors import FailureError, InputFileError
+from ringflow.base.output import finite_or_null
 from ringflow.tune.record import Row
 
 LOG_FILE = "study.db"
@@ -57,7 +57,7 @@ class StudyLog:
 
     def append(self, kind: str, trial: int = -1, **data: Any) -> Row:
         """Add a row; it is on disk when this returns."""
-        now, text = time.time(), json.dumps(_finite(data), allow_nan=False)
+        now, text = time.time(), json.dumps(finite_or_null(data), allow_nan=False)
         with self._errors():
             number = self._file.execute(
                 "INSERT INTO log (time, kind, trial, data) VALUES (?, ?, ?, ?)", (now, kind, trial, text)
@@ -107,10 +107,3 @@ def _row(path: Path, number: int, time: float, kind: str, trial: int, data: str)
         return Row(number, time, kind, trial, json.loads(data))
     except (ValueError, TypeError):
         raise InputFileError(f"{path} is damaged: row {number} cannot be read; put a copy of it back") from None
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null stands for it."""
-    if isinstance(value, Mapping):
-        return {name: _finite(part) for name, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from ringflow.base.errors import UsageError
 
+#: A rung nearer to the end than this saves nothing, and putting trials aside there costs a start each.
+_NEARLY_THE_END = 0.9
+
 
 @dataclass(frozen=True)
 class Ladder:
@@ -27,9 +30,9 @@ class Ladder:
 
     @cached_property
     def rungs(self) -> tuple[int, ...]:
-        """`least`, `least * eta`, `least * eta**2` ... and `most`, which is the end."""
+        """`least`, `least * eta`, `least * eta**2` ... and `most`, which is the end; none just before it."""
         rungs, resource = [], self.least
-        while resource < self.most:
+        while resource <= _NEARLY_THE_END * self.most:
             rungs.append(resource)
             resource *= self.eta
         return (*rungs, self.most)

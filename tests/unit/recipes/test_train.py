@@ -20,7 +20,9 @@ from fake_events import contents, write_fake_dataset
 from ringflow.base.config import Settings, preset_names
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
+from ringflow.infer import shipped
 from ringflow.models.file import load_model
+from ringflow.models.model import Model
 from ringflow.recipes.runs import claimed, has_checkpoint, settings_of
 from ringflow.recipes.train import train
 from ringflow.train.settings import TrainSettings
@@ -214,6 +216,18 @@ def test_a_preset_is_named_or_the_names_are_said(command: Command, tmp_path: Pat
     assert_one_line(
         command("train", "clic_tyni", "--out", tmp_path / "run"), 2, "no settings file or preset 'clic_tyni'"
     )
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_makes_a_network(name: str) -> None:
+    assert Model(TrainSettings.resolve(name).model).num_parameters > 100_000
+
+
+def test_the_shipped_model_was_made_with_its_preset() -> None:
+    preset, made = TrainSettings.resolve("clic_base"), load_model(shipped.MODEL).card["settings"]
+    for section in ("model", "loss", "optimizer", "length"):
+        assert made[section] == getattr(preset, section).model_dump(mode="json")
+    assert made["compute"]["batch_elements"] == preset.compute.batch_elements
 
 
 def test_config_shows_the_settings_of_a_training(command: Command, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def climb(scheduler: Scheduler, trials: int) -> dict[int, int]:
         (Ladder(3, 3**20, 3), tuple(3**i for i in range(1, 21)), tuple(3**i for i in range(1, 21))),
         (Ladder(7, 7), (7,), (7,)),
         (Ladder(7, 8, 2), (7, 8), (8,)),
+        (Ladder(1777, 16_000, 3), (1777, 5331, 16_000), (1777, 5333, 16_000)),
         (
             Ladder(46_875, 12_000_000, 4),
             (46875, 187500, 750000, 3000000, 12000000),

@@ -196,7 +196,7 @@ def _run_study(
         trials=trials,
         search=search,
         scheduler=scheduler,
-        least=-(-events // _FIRST_SHARE),  # upwards, or there is a rung just before the end
+        least=events // _FIRST_SHARE,
         eta=_ETA,
         seed=seed,
         default_first=False,  # neither is to know a good point from the beginning

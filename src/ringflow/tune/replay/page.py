@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.evaluate.page import Picture, draw
 from ringflow.evaluate.template import render
@@ -32,7 +33,7 @@ def write_page(result: Mapping[str, Any], results: Results, out: Path) -> Path:
     prepare(out, marks=(PAGE_FILE, RESULT_FILE))
     prepare(out / FIGURES_FOLDER, marks=("makespan.png",))
     shown = draw(_pictures(result, results), out / FIGURES_FOLDER)
-    write_atomic(out / RESULT_FILE, json.dumps(_finite(result), indent=1) + "\n")
+    write_atomic(out / RESULT_FILE, json.dumps(finite_or_null(result), indent=1) + "\n")
     page = render(
         _TEMPLATE,
         result=result,
@@ -122,11 +123,3 @@ def _by_hours(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"scheduler": name, "trials_per_device": count, "penalty": penalty, "by_hours": lines[name, count, penalty]}
         for name, count, penalty in sorted(lines)
     ]
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
