@@ -21,7 +21,7 @@ EXPORTED = {
         "DatasetError",
     },
     "log": {"interactive", "say", "speaks", "complain", "table", "progress", "SparseProgress"},
-    "output": {"print_json", "show_rows", "show_summary", "finish"},
+    "output": {"finite_or_null", "print_json", "show_rows", "show_summary", "finish"},
     "provenance": {"collect", "package_version", "describe_input", "code_version"},
     "rundir": {"prepare", "write_atomic", "atomic_path", "write_errors"},
     "toml": {"dump_toml", "toml_value"},
