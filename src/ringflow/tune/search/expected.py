@@ -29,15 +29,26 @@ def expected_ends(trials: Sequence[Finished]) -> list[float]:
     order = sorted(
         (row for row in range(len(trials)) if math.isfinite(ends[row])), key=lambda row: -trials[row].resource
     )
-    for place, row in enumerate(order):  # those that went furthest first, so that the others can follow them
+    shares: dict[int, float] = {}  # many trials are stopped at the same place
+    for row in order:  # those that went furthest first, so that the others can follow them
+        if trials[row].complete:
+            continue
         stopped = trials[row].resource
-        further = [
-            other for other in order[:place] if trials[other].resource > _FURTHER * stopped and trials[other].earlier
-        ]
-        if further and not trials[row].complete:
-            there = np.array([_value_at(trials[other], stopped) for other in further])
-            ends[row] *= float(np.quantile(np.array([ends[other] for other in further]) / there, _CAUTION))
+        if stopped not in shares:
+            shares[stopped] = _share_left(trials, ends, order, stopped)
+        ends[row] *= shares[stopped]
     return ends
+
+
+def _share_left(trials: Sequence[Finished], ends: Sequence[float], order: Sequence[int], stopped: int) -> float:
+    """What remains at the end of a value, as those tell who were shown more."""
+    told: list[float] = []
+    for row in order:
+        if trials[row].resource <= _FURTHER * stopped:
+            break
+        if trials[row].earlier:
+            told.append(ends[row] / _value_at(trials[row], stopped))
+    return float(np.quantile(told, _CAUTION)) if told else 1.0
 
 
 def _path(trial: Finished) -> list[tuple[int, float]]:
