@@ -173,7 +173,7 @@ def test_unknown_objective_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_trials_grow_with_rasda_and_their_rate_with_them(tmp_path: Path) -> None:
-    folder = make_study(tmp_path, scheduler="rasda", trials=12, most_workers=4)
+    folder = make_study(tmp_path, "compute.batch_elements=4096", scheduler="rasda", trials=12, most_workers=4)
     executor = MadeUpExecutor(places=4)
     record = drive_to_end(folder, executor)
     grown = [order for order in executor.started if order.workers > 1]
