@@ -25,7 +25,8 @@ _TALLEST_TIMELINE = 460
 def rung_diagram(view: StudyView) -> str:
     """A column per rung with its trials, the best on top; lines are trials that went on, as thick as they have processes."""
     columns = _columns(view)
-    left, top, bottom = 40.0, 66.0, 66.0 + min(max(14 * len(columns[0]), 150), 400)
+    tallest = 11 * len(view.trials) if len(view.trials) <= _LABELLED else 400  # labels must not touch
+    left, top, bottom = 40.0, 66.0, 66.0 + min(max(14 * len(columns[0]), 150), max(tallest, 400))
     gap = (_WIDTH - 2 * left - 90) / max(len(columns) - 1, 1)
     place: dict[tuple[int, int], tuple[float, float]] = {}
     for index, column in enumerate(columns):
