@@ -29,6 +29,7 @@ from ringflow.tune.folder import StudyFolder
 from ringflow.tune.parameter import Choice
 from ringflow.tune.report.chart import Axis, Chart, parameter_axis
 from ringflow.tune.report.data import STATES, StudyView
+from ringflow.tune.report.flow import rung_diagram
 from ringflow.tune.report.page import best_first, write_report
 from ringflow.tune.report.plots import importance_bars
 
@@ -177,6 +178,13 @@ def test_a_trial_that_comes_a_step_after_the_rung_is_at_the_rung(study: Path) ->
     assert view.best is not None
     view.best.reports[:] = [report._replace(resource=report.resource + 1) for report in view.best.reports]
     assert view.against_median() == before
+
+
+def test_numbers_of_trials_at_the_first_rung_do_not_touch(tmp_path: Path) -> None:
+    drawn = rung_diagram(view_of(make_study(tmp_path / "many", 60)))
+    heights = sorted(float(y) for y in re.findall(r'<text [^>]*y="([0-9.]+)"[^>]*tiny end', drawn))
+    assert len(heights) == 60
+    assert min(below - above for above, below in pairwise(heights)) > 10
 
 
 def test_trials_that_grew_and_the_front_are_shown(grown: Path) -> None:

@@ -25,8 +25,9 @@ _TALLEST_TIMELINE = 460
 def rung_diagram(view: StudyView) -> str:
     """A column per rung with its trials, the best on top; lines are trials that went on, as thick as they have processes."""
     columns = _columns(view)
-    tallest = 11 * len(view.trials) if len(view.trials) <= _LABELLED else 400  # labels must not touch
-    left, top, bottom = 40.0, 66.0, 66.0 + min(max(14 * len(columns[0]), 150), max(tallest, 400))
+    labelled = len(view.trials) <= _LABELLED
+    tallest = max(400, 11 * len(columns[0]) * labelled)  # labels must not touch each other
+    left, top, bottom = 40.0, 66.0, 66.0 + min(max(14 * len(columns[0]), 150), tallest)
     gap = (_WIDTH - 2 * left - 90) / max(len(columns) - 1, 1)
     place: dict[tuple[int, int], tuple[float, float]] = {}
     for index, column in enumerate(columns):
@@ -44,7 +45,7 @@ def rung_diagram(view: StudyView) -> str:
     for (look, mark), places in fates.items():
         shape = "dot" if many else mark
         parts.append(marks(places, f"{shape} {look}{' many' if many else ''}", shape))
-    if len(view.trials) <= _LABELLED:
+    if labelled:
         parts += [
             text(x - 9, y + 3.5, str(trial), "tiny end") for (index, trial), (x, y) in place.items() if index == 0
         ]
