@@ -10,7 +10,7 @@ import pytest
 import ringflow
 
 EXPORTED = {
-    "config": {"Settings", "preset_names", "preset_path", "to_toml", "write", "override"},
+    "config": {"Settings", "preset_names", "preset_path", "to_toml", "write", "override", "explained", "value_of"},
     "errors": {
         "RingflowError",
         "UsageError",
@@ -23,8 +23,9 @@ EXPORTED = {
     "log": {"interactive", "say", "speaks", "complain", "table", "progress", "SparseProgress"},
     "output": {"finite_or_null", "print_json", "show_rows", "show_summary", "finish"},
     "provenance": {"collect", "package_version", "describe_input", "code_version"},
-    "rundir": {"prepare", "write_atomic", "atomic_path", "write_errors"},
+    "rundir": {"prepare", "write_atomic", "atomic_path", "write_errors", "require_suffix"},
     "toml": {"dump_toml", "toml_value"},
+    "words": {"name_in_words", "time_in_words", "size_in_words"},
 }
 
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "calibrate",
     "check",
     "config",
+    "convert",
     "demo",
     "display",
     "doctor",

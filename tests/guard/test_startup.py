@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ringflow.data.outside import write_dataset
+
 SOURCE = Path(__file__).parents[2] / "src" / "ringflow"
 SLOW = ("torch", "numba", "numpy", "pyarrow", "awkward", "scipy", "matplotlib", "pydantic", "onnx", "onnxruntime")
 
@@ -43,6 +45,39 @@ def test_vocabulary_base_and_settings_import_no_torch() -> None:
 def test_a_settings_typo_is_found_before_torch_is_loaded() -> None:
     words = ["simulate", "ttbar", "--out", "nowhere", "production.event=1"]
     assert "torch" not in slow_imports(f"from ringflow.cli import main; assert main({words}) == 2")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "reconstruct events.txt --out out.parquet",
+        "reconstruct events.hepmc3 --out out.parquet",
+        "reconstruct nosuch --out out.parquet",
+        "reconstruct nosuch.root --out out.csv",
+        "reconstruct DATASET --out out.parquet --model nosuch",
+        "evaluate DATASET --model nosuch",
+        "evaluate events.hepmc3",
+        "export shipped --out model.bin",
+        "export nosuch --out model.onnx",
+        "serve --model nosuch",
+        "explain DATASET --model nosuch",
+        "explain events.txt",
+        "uncertainty nosuch DATASET",
+        "uncertainty shipped events.hepmc3",
+        "prune nosuch --out run",
+        "display DATASET --model nosuch --static page",
+        "display events.txt --static page",
+        "display events.hepmc3 --static page",
+    ],
+)
+def test_a_wrong_name_is_told_before_torch_is_loaded(words: str, tmp_path: Path) -> None:
+    for name in ("events.txt", "events.hepmc3"):
+        (tmp_path / name).write_text("HepMC::Version 3.02.05\n")
+    write_dataset(tmp_path / "DATASET", detector="mine", tracks={"pt": [[1.0]]}, clusters={"energy": [[1.0]]})
+    code = (
+        f"import os; os.chdir({str(tmp_path)!r}); from ringflow.cli import main; assert main({words.split()}) in (1, 2)"
+    )
+    assert "torch" not in slow_imports(code)
 
 
 def test_the_guard_sees_an_import() -> None:
