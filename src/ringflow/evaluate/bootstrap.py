@@ -1,22 +1,26 @@
-"""Every figure with its interval: counts in fine bins, repeated for a hundred resampled sets of events.
+"""Every figure with its interval: counts, and values one by one, repeated for a hundred resampled sets of events.
 
 In a Poisson bootstrap every event enters a replicate a Poisson(1) number of times. The numbers are a function of the event
 number alone, so they do not depend on blocks, workers or the reconstruction: figures of two reconstructions fluctuate
-together, and their ratio has an honest interval too. What is kept are weighted counts, so memory is flat in the number of
-events. All weights are whole numbers: sums are exact in any order.
+together, and their ratio has an honest interval too. All weights are whole numbers: sums are exact in any order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from ringflow.evaluate.candidates import Floats, Integers
+from ringflow.evaluate.candidates import Floats, Integers, Mask
 
 REPLICATES = 100
+#: Values of one quantity that are kept, e.g. the responses of all particles of 50,000 ttbar events.
+MOST_ENTRIES = 5_000_000
 #: The central 68 % of the replicates.
 INTERVAL = (0.15865, 0.84135)
 _SEED = np.uint64(0x52494E47464C4F57)
@@ -25,9 +29,21 @@ _GOLDEN, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE
 _POISSON_STEPS = np.cumsum(np.exp(-1.0) / np.cumprod([1.0, *np.arange(1.0, 18.0)]))
 
 
-def event_weights(event_number: Integers) -> Floats:
+class Drawn(NamedTuple):
+    """The events of a block: their numbers, and how often the data and every replicate have each of them."""
+
+    number: Integers
+    weights: Floats
+
+    @classmethod
+    def of(cls, event_number: Integers, replicates: int = REPLICATES) -> Drawn:
+        """Those of these numbers."""
+        return cls(event_number, event_weights(event_number, replicates))
+
+
+def event_weights(event_number: Integers, replicates: int = REPLICATES) -> Floats:
     """Weight of every event: row 0 all ones (the data), then one row per replicate."""
-    replicate = np.arange(REPLICATES, dtype=np.uint64)[:, np.newaxis]
+    replicate = np.arange(replicates, dtype=np.uint64)[:, np.newaxis]
     counter = event_number.astype(np.uint64) * np.uint64(REPLICATES) + replicate
     uniform = (_scramble(counter) >> np.uint64(11)) * 2.0**-53
     drawn = np.searchsorted(_POISSON_STEPS, uniform.ravel(), side="right").reshape(uniform.shape)
@@ -53,9 +69,9 @@ class Tally:
     counts: Floats
 
     @classmethod
-    def empty(cls, edges: Floats, rows: int = 1) -> Tally:
+    def empty(cls, edges: Floats, rows: int = 1, replicates: int = REPLICATES) -> Tally:
         """Nothing counted yet."""
-        return cls(edges, np.zeros((rows, len(edges) + 1, 1 + REPLICATES)))
+        return cls(edges, np.zeros((rows, len(edges) + 1, 1 + replicates)))
 
     def fill(self, weights: Floats, event: Integers, values: Floats, row: Integers | None = None) -> None:
         """Count values that belong to events of a block, whose weights are the columns of `weights`."""
@@ -71,36 +87,80 @@ class Tally:
         """Add what was counted elsewhere."""
         self.counts += other.counts
 
-    def total(self, row: int | None = None) -> Floats:
-        """Entries in one row or in all, per replicate."""
-        summed: Floats = self._of(row).sum(axis=0)
-        return summed
-
-    def quantiles(self, fractions: tuple[float, ...], row: int | None = None) -> Floats:
-        """Quantiles (fraction, replicate) of one row or of all, linear within a bin; NaN where nothing was counted.
-
-        What lies outside the edges counts as lying on them.
-        """
-        counts = self._of(row).T
-        edges = np.concatenate([self.edges[:1], self.edges, self.edges[-1:]])
-        cumulated = np.concatenate([np.zeros((len(counts), 1)), np.cumsum(counts, axis=1)], axis=1)
-        result = np.full((len(fractions), len(counts)), np.nan)
-        for replicate, steps in enumerate(cumulated):
-            if steps[-1] > 0:
-                result[:, replicate] = [_invert(steps, edges, fraction * steps[-1]) for fraction in fractions]
-        return result
-
-    def _of(self, row: int | None) -> Floats:
-        summed: Floats = self.counts.sum(axis=0) if row is None else self.counts[row]
+    def total(self) -> Floats:
+        """All entries, per replicate."""
+        summed: Floats = self.counts.sum(axis=(0, 1))
         return summed
 
 
-def _invert(cumulated: Floats, edges: Floats, wanted: float) -> float:
-    """Where a cumulated histogram reaches a value."""
-    bin_ = int(np.searchsorted(cumulated, wanted, side="left")) - 1
-    bin_ = min(max(bin_, 0), len(edges) - 2)
-    inside = (wanted - cumulated[bin_]) / (cumulated[bin_ + 1] - cumulated[bin_])
-    return float(edges[bin_] + inside * (edges[bin_ + 1] - edges[bin_]))
+@dataclass
+class Entries:
+    """Single values, which quantiles are taken of: bins would make narrow distributions wider.
+
+    `event` is the number of the event, `row` the class, bin or name that a value belongs to. Of too many values those of half
+    of the events are kept, then of a quarter, and so on: 14 bytes for each of at most `MOST_ENTRIES`. Which events these are is
+    a matter of their numbers alone, so it depends on neither blocks nor workers.
+    """
+
+    replicates: int = REPLICATES
+    event: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    value: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    row: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, np.int16))
+    halvings: int = 0
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def fill(self, event_number: Integers, values: Floats, row: Integers | None = None) -> None:
+        """Take values that belong to the events of these numbers, one by one."""
+        rows = np.zeros(len(values), np.int16) if row is None else row.astype(np.int16)
+        self.add(Entries(self.replicates, event_number, values.astype(np.float32), rows))
+
+    def add(self, other: Entries) -> None:
+        """Add what was taken elsewhere."""
+        self.event = np.concatenate([self.event, other.event])
+        self.value = np.concatenate([self.value, other.value])
+        self.row = np.concatenate([self.row, other.row])
+        self._thin(max(self.halvings, other.halvings))
+        while len(self) > MOST_ENTRIES:
+            self._thin(self.halvings + 1)
+        self.__dict__.pop("_drawn", None)
+
+    def samples(self, chosen: Mask | None = None) -> tuple[Floats, Iterator[npt.NDArray[np.uint8]]]:
+        """The values, or the chosen ones, in rising order; and how often the data and every replicate have each of them."""
+        order, place, weights = self._drawn
+        if chosen is not None:
+            order, place = order[chosen[order]], place[chosen[order]]
+        return self.value[order].astype(np.float64), (weight[place] for weight in weights)
+
+    def quantiles(self, fractions: tuple[float, ...], chosen: Mask | None = None) -> Floats:
+        """Quantiles (fraction, 1 + replicates) of all values or of the chosen ones; NaN where there are none."""
+        value, often = self.samples(chosen)
+        return np.array([_quantiles(value, np.cumsum(times, dtype=np.int64), fractions) for times in often]).T
+
+    @cached_property
+    def _drawn(self) -> tuple[Integers, Integers, npt.NDArray[np.uint8]]:
+        """Places of the values in rising order, of their events among all events, and how often each event was drawn."""
+        order = np.argsort(self.value)
+        numbers, place = np.unique(self.event[order], return_inverse=True)
+        return order, place, event_weights(numbers, self.replicates).astype(np.uint8)
+
+    def _thin(self, halvings: int) -> None:
+        if halvings:
+            kept = _scramble(self.event.astype(np.uint64)) < np.uint64(2 ** (64 - halvings))
+            self.event, self.value, self.row = self.event[kept], self.value[kept], self.row[kept]
+            self.halvings = halvings
+
+
+def _quantiles(ordered: Floats, upto: Integers, fractions: tuple[float, ...]) -> Floats:
+    """Linear between neighbours, as numpy does it, of values of which each counts so often that these are its ranks."""
+    if not len(upto) or not upto[-1]:
+        return np.full(len(fractions), np.nan)
+    rank = np.array(fractions) * (upto[-1] - 1)
+    whole = rank.astype(np.int64)
+    below, above = ordered[np.searchsorted(upto, [whole, np.minimum(whole + 1, upto[-1] - 1)], side="right")]
+    found: Floats = below + (rank - whole) * (above - below)
+    return found
 
 
 def estimate(replicates: Floats) -> dict[str, float | None]:
@@ -117,18 +177,3 @@ def ratio(above: Floats, below: Floats) -> Floats:
     """Element by element, NaN where the denominator is zero."""
     quotient: Floats = np.full(above.shape, np.nan)
     return np.divide(above, below, out=quotient, where=below != 0)
-
-
-def response_edges(low: float, high: float) -> Floats:
-    """Bins for a ratio that peaks at 1: 0.001 wide around it, wider far away, and a narrow one for what is exactly 1."""
-    edges = np.concatenate(
-        [
-            np.arange(0.0, 0.8, 0.005),
-            np.arange(0.8, 0.9995, 0.001),
-            (1.0 - 1e-5, 1.0 + 1e-5),
-            np.arange(1.001, 1.2, 0.001),
-            np.arange(1.2, 2.0, 0.005),
-            np.linspace(2.0, 10.0, 161),
-        ]
-    )
-    return edges[(edges >= low - 1e-9) & (edges <= high + 1e-9)]

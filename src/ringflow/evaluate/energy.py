@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ringflow.evaluate.bootstrap import Tally
+from ringflow.evaluate.bootstrap import Entries
 from ringflow.evaluate.candidates import Floats, Mask, Momenta
 
 #: Largest |cos theta| of the thrust axis of an event in the barrel.
@@ -41,25 +41,19 @@ def thrust_axis(particles: Momenta) -> Floats:
     return axis
 
 
-def jet_energy_resolution(energy: Tally) -> Floats:
+def jet_energy_resolution(energy: Entries) -> Floats:
     """sqrt(2) RMS90 / mean90 of the total energy, per replicate; NaN where there is nothing.
 
     RMS90 is the spread of the narrowest window that holds 90 % of the events [Thomson 2009, NIM A 611].
     """
-    middles = (energy.edges[1:] + energy.edges[:-1]) / 2.0
-    return np.array([_narrowest(counts, middles) for counts in energy.counts[0, 1:-1].T])
+    value, often = energy.samples()
+    return np.array([_narrowest(np.repeat(value, times)) for times in often])
 
 
-def _narrowest(counts: Floats, middles: Floats) -> float:
-    total = counts.sum()
-    if not total:
+def _narrowest(ordered: Floats) -> float:
+    if not len(ordered):
         return float("nan")
-    cumulated = np.concatenate([[0.0], np.cumsum(counts)])
-    firsts = np.flatnonzero(counts)
-    lasts = np.searchsorted(cumulated, cumulated[firsts] + CENTRAL_FRACTION * total * (1 - 1e-12), side="left")
-    firsts, lasts = firsts[lasts < len(cumulated)], lasts[lasts < len(cumulated)]
-    best = np.argmin(middles[lasts - 1] - middles[firsts])
-    inside = slice(firsts[best], lasts[best])
-    mean = np.average(middles[inside], weights=counts[inside])
-    variance = np.average((middles[inside] - mean) ** 2, weights=counts[inside])
-    return float(np.sqrt(2.0 * variance) / mean)
+    inside = int(np.ceil(CENTRAL_FRACTION * len(ordered) * (1 - 1e-12)))
+    first = int(np.argmin(ordered[inside - 1 :] - ordered[: len(ordered) - inside + 1]))
+    window = ordered[first : first + inside]
+    return float(np.sqrt(2.0) * window.std() / window.mean())

@@ -1,7 +1,7 @@
 """The histograms of one reconstruction of one sample: their names, axes and units, in one place.
 
-Everything that is drawn, and every number of particles and jets, comes from these; they add up over blocks of events and over
-processes, so that memory does not grow with the number of events. Momenta, energies and masses in GeV.
+Distributions and fractions are drawn from these; they add up over blocks of events and over processes. Medians and widths are
+taken of single values, see `bootstrap.Entries`. Momenta, energies and masses in GeV.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 #: Labels of the particle classes of every detector; forward classes go to the overflow of the axis.
 LABELS = (1, 2, 3, 4, 5)
 JET_PT_EDGES = (5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0)
+ETA_EDGES = tuple(np.linspace(-3.0, 3.0, 13).tolist())
 MISSING_PT_EDGES = (5.0, 10.0, 20.0, 40.0, 60.0, 100.0, 200.0)
 PARTICLE_PT_EDGES = tuple(np.geomspace(0.1, 100.0, 17).tolist())
 RESPONSE_PT_EDGES = tuple(np.geomspace(0.1, 100.0, 11).tolist())
@@ -42,20 +43,17 @@ def _jet_histograms() -> Histograms:
             hist.axis.Regular(100, 0, 200, name="truth_pt", label="true jet $p_T$ [GeV]"), matched
         ),
         "jet_reco_pt": hist.Hist(hist.axis.Regular(100, 0, 200, name="pt", label="jet $p_T$ [GeV]"), matched),
-        "jet_eta_response": hist.Hist(_eta(), _response(300, 3.0)),
     }
 
 
 def _particle_histograms() -> Histograms:
     label = hist.axis.IntCategory(LABELS, name="label", label="class")
     pt = hist.axis.Variable(PARTICLE_PT_EDGES, name="pt", label="$p_T$ [GeV]")
-    coarse_pt = hist.axis.Variable(RESPONSE_PT_EDGES, name="pt", label="true $p_T$ [GeV]")
     matched = hist.axis.Boolean(name="matched", label="matched")
     with_none = (0, *LABELS)
     return {
         "particle_truth": hist.Hist(label, pt, _eta(), matched),
         "particle_reco": hist.Hist(label, pt, _eta(), matched),
-        "particle_response": hist.Hist(label, coarse_pt, _response(300, 3.0)),
         "confusion": hist.Hist(
             hist.axis.IntCategory(with_none, name="truth_label", label="true class"),
             hist.axis.IntCategory(with_none, name="reco_label", label="reconstructed class"),
@@ -92,4 +90,4 @@ def _response(bins: int, top: float) -> hist.axis.Regular:
 
 
 def _eta() -> hist.axis.Regular:
-    return hist.axis.Regular(12, -3, 3, name="eta", label=r"$\eta$")
+    return hist.axis.Regular(len(ETA_EDGES) - 1, ETA_EDGES[0], ETA_EDGES[-1], name="eta", label=r"$\eta$")

@@ -5,16 +5,18 @@ A width is always (75 % quantile - 25 % quantile) / median; of a Gaussian it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ringflow.evaluate.bootstrap import Tally, estimate, ratio
-from ringflow.evaluate.candidates import Floats
+from ringflow.evaluate.bootstrap import Entries, Tally, estimate, ratio
+from ringflow.evaluate.candidates import Floats, Mask
 from ringflow.evaluate.energy import jet_energy_resolution
-from ringflow.evaluate.histograms import JET_PT_EDGES, LABELS
-from ringflow.evaluate.sheet import Sheet, mass_names
+from ringflow.evaluate.histograms import ETA_EDGES, JET_PT_EDGES, LABELS, MISSING_PT_EDGES, RESPONSE_PT_EDGES
+from ringflow.evaluate.sheet import CLASS_CELLS, JET_CELLS, Sheet, mass_names
 from ringflow.event.particles import PARTICLE_CLASSES
 
 #: Figures for which two reconstructions are compared, and whether less is better.
@@ -41,9 +43,16 @@ def metrics(sheet: Sheet, sample: str) -> dict[str, Any]:
     figures: dict[str, Any] = _estimates(_general(sheet, sample, has_truth))
     if has_truth:
         figures = {**_estimates(_headline(sheet)), **figures}
-        figures["classes"] = {PARTICLE_CLASSES[label]: _estimates(_rates(sheet, label)) for label in LABELS}
+        figures["classes"] = {PARTICLE_CLASSES[label]: _class(sheet, label) for label in LABELS}
         figures.setdefault("rms90_jer", None)  # only samples of two equal jets have one
-        figures["jet_bins"] = [_jet_bin(sheet, row) for row in range(len(JET_PT_EDGES) - 1)]
+        jets, missing = sheet.entries["jet_response"], sheet.entries["met_response"]
+        pt_bin, eta_bin = JET_CELLS.split(jets.row)
+        figures["jet_bins"] = [
+            {**row, "matched_fraction": estimate(_matched_fraction(sheet.tallies["jet_matched"], place))}
+            for place, row in enumerate(_bins(jets, "pt", JET_PT_EDGES, pt_bin))
+        ]
+        figures["jet_eta_bins"] = _bins(jets, "eta", ETA_EDGES, eta_bin)
+        figures["met_bins"] = _bins(missing, "pt", MISSING_PT_EDGES, missing.row)
     return figures
 
 
@@ -80,30 +89,30 @@ def _winner(quotient: Mapping[str, float | None], first: str, second: str, less_
 
 
 def _headline(sheet: Sheet) -> Figures:
-    tallies = sheet.tallies
-    jet_median, jet_width = spread(tallies["jet_response"])
-    met_median, met_width = spread(tallies["met_response"])
-    energy_median, energy_width = spread(tallies["visible_energy"])
+    entries = sheet.entries
+    jet_median, jet_width = spread(entries["jet_response"])
+    met_median, met_width = spread(entries["met_response"])
+    energy_median, energy_width = spread(entries["visible_energy"])
     figures = {
         "jet_median": jet_median,
         "jet_iqr_over_median": jet_width,
-        "jet_matched_fraction": _matched_fraction(tallies["jet_matched"]),
+        "jet_matched_fraction": _matched_fraction(sheet.tallies["jet_matched"]),
         "met_median": met_median,
         "met_iqr_over_median": met_width,
-        "missing_momentum_error": tallies["momentum_error"].quantiles((0.5,))[0],
+        "missing_momentum_error": entries["momentum_error"].quantiles((0.5,))[0],
         "visible_energy_median": energy_median,
         "visible_energy_resolution": energy_width,
     }
-    if "total_energy" in tallies:
-        figures["rms90_jer"] = jet_energy_resolution(tallies["total_energy"])
+    if "total_energy" in entries:
+        figures["rms90_jer"] = jet_energy_resolution(entries["total_energy"])
     return {**figures, **{f"particle_{name}": rate for name, rate in _rates(sheet).items()}}
 
 
 def _general(sheet: Sheet, sample: str, has_truth: bool) -> Figures:
     events = sheet.tallies["events"].total()
-    masses = {}
+    masses, entries = {}, sheet.entries["mass"]
     for row, name in enumerate(mass_names(sample, has_truth=has_truth)):
-        median, width = spread(sheet.tallies["mass"], row)
+        median, width = spread(entries, entries.row == row)
         masses[name] = {"median": median, "iqr_over_median": width}
     return {
         "particles_per_event": ratio(sheet.tallies["particles"].total(), events),
@@ -119,7 +128,8 @@ def _rates(sheet: Sheet, label: int | None = None) -> Figures:
     true, made = pairs[rows].sum(axis=(0, 1)), pairs[:, rows].sum(axis=(0, 1))
     missed, fake = pairs[rows, 0].sum(axis=0), pairs[0, rows].sum(axis=0)
     diagonal = np.einsum("iir->ir", pairs)[rows].sum(axis=0)
-    median, width = spread(sheet.tallies["particle_response"], label)
+    entries = sheet.entries["particle_response"]
+    median, width = spread(entries, None if label is None else CLASS_CELLS.split(entries.row)[0] == label)
     return {
         "efficiency": ratio(true - missed, true),
         "identified": ratio(diagonal, true),
@@ -131,21 +141,29 @@ def _rates(sheet: Sheet, label: int | None = None) -> Figures:
     }
 
 
-def _jet_bin(sheet: Sheet, row: int) -> dict[str, Any]:
-    median, width = spread(sheet.tallies["jet_response"], row)
-    figures = {
-        "median": median,
-        "iqr_over_median": width,
-        "matched_fraction": _matched_fraction(sheet.tallies["jet_matched"], row),
-    }
-    return {"lo_pt": JET_PT_EDGES[row], "hi_pt": JET_PT_EDGES[row + 1], **_estimates(figures)}
+def _class(sheet: Sheet, label: int) -> dict[str, Any]:
+    """Rates of one class, and how well its momenta are known in bins of them."""
+    entries = sheet.entries["particle_response"]
+    of, pt_bin = CLASS_CELLS.split(entries.row)
+    bins = _bins(entries, "pt", RESPONSE_PT_EDGES, np.where(of == label, pt_bin, 0))
+    return {**_estimates(_rates(sheet, label)), "pt_bins": bins}
 
 
-def spread(tally: Tally, row: int | None = None) -> tuple[Floats, Floats]:
+def _bins(entries: Entries, of: str, edges: Sequence[float], place: npt.NDArray[Any]) -> list[dict[str, Any]]:
+    """Median and width in bins of another quantity; `place` counts them from one."""
+    rows = []
+    for number, (low, high) in enumerate(pairwise(edges), start=1):
+        median, width = spread(entries, place == number)
+        rows.append({f"lo_{of}": low, f"hi_{of}": high, "median": estimate(median), "iqr_over_median": estimate(width)})
+    return rows
+
+
+def spread(entries: Entries, chosen: Mask | None = None) -> tuple[Floats, Floats]:
     """Median and IQR / median, per replicate; no width where quartiles would be single entries."""
-    low, middle, high = tally.quantiles((0.25, 0.5, 0.75), row)
+    low, middle, high = entries.quantiles((0.25, 0.5, 0.75), chosen)
     width = ratio(high - low, middle)
-    return middle, width if tally.total(row)[0] >= FEWEST_ENTRIES else np.full_like(width, np.nan)
+    enough = (len(entries) if chosen is None else chosen.sum()) >= FEWEST_ENTRIES
+    return middle, width if enough else np.full_like(width, np.nan)
 
 
 def _matched_fraction(tally: Tally, row: int | None = None) -> Floats:

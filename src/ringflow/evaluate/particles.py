@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from ringflow.evaluate.bootstrap import Drawn
 from ringflow.evaluate.candidates import Floats, Integers, Mask, Momenta
 from ringflow.evaluate.histograms import LABELS
 from ringflow.evaluate.matching import Pairs, match_particles
-from ringflow.evaluate.sheet import Sheet
+from ringflow.evaluate.sheet import CLASS_CELLS, Sheet
 
 
-def fill_particles(sheet: Sheet, truth: Momenta, reco: Momenta, weights: Floats) -> None:
+def fill_particles(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -> None:
     """Match the candidates of a block to the true particles and count."""
     pairs = match_particles(truth, reco)
     found, real = _members(len(truth), pairs.truth), _members(len(reco), pairs.reco)
     for name, particles, matched in (("particle_truth", truth, found), ("particle_reco", reco, real)):
         sheet.histograms[name].fill(label=particles.label, pt=particles.pt, eta=particles.eta, matched=matched)
-    _fill_confusion(sheet, truth, reco, pairs, weights)
-    _fill_response(sheet, truth, reco, pairs, weights)
+    _fill_confusion(sheet, truth, reco, pairs, drawn.weights)
+    _fill_response(sheet, truth, reco, pairs, drawn.number)
     _fill_multiplicity(sheet, truth, reco)
 
 
@@ -31,11 +32,10 @@ def _fill_confusion(sheet: Sheet, truth: Momenta, reco: Momenta, pairs: Pairs, w
     sheet.tallies["confusion"].fill(weights, event, reco_label.astype(np.float64), true_label)
 
 
-def _fill_response(sheet: Sheet, truth: Momenta, reco: Momenta, pairs: Pairs, weights: Floats) -> None:
+def _fill_response(sheet: Sheet, truth: Momenta, reco: Momenta, pairs: Pairs, number: Integers) -> None:
     true_pt, label = truth.pt[pairs.truth], truth.label[pairs.truth]
     response = reco.pt[pairs.reco] / true_pt
-    sheet.histograms["particle_response"].fill(label=label, pt=true_pt, response=response)
-    sheet.tallies["particle_response"].fill(weights, truth.event[pairs.truth], response, label)
+    sheet.entries["particle_response"].fill(number[truth.event[pairs.truth]], response, CLASS_CELLS.of(label, true_pt))
 
 
 def _fill_multiplicity(sheet: Sheet, truth: Momenta, reco: Momenta) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from ringflow.base.rundir import write_atomic
+from ringflow.base.words import size_in_words
 from ringflow.evaluate.plots.files import png
 from ringflow.evaluate.plots.step_times import COLORS, lateness, phase_bars, phase_history, step_histogram
 from ringflow.evaluate.template import render
@@ -71,7 +72,7 @@ def _render(summary: Mapping[str, Any], images: list[Image]) -> str:
         kinds=KINDS,
         colors=COLORS,
         images=images,
-        size=size_text,
+        size=size_in_words,
     )
 
 
@@ -113,12 +114,12 @@ def _byte_sentences(summary: Mapping[str, Any]) -> list[str]:
     if any(rank["sent_bytes"] is None for rank in summary["ranks"]):
         return [f"Bytes are not counted: {summary['no_bytes_because']}."]
     sent, expected = mean_of_ranks(summary, "sent_bytes"), summary["ring_bytes_per_step"]
-    text = f"A rank sends {size_text(sent)} per step"
+    text = f"A rank sends {size_in_words(sent)} per step"
     if expected is None:
         return [f"{text}."]
     return [
-        f"{text}, {sent / expected:.3f} times the 2(N-1)K/N = {size_text(expected)} that a ring needs to add up "
-        f"{size_text(summary['gradient_bytes'])} of gradients."
+        f"{text}, {sent / expected:.3f} times the 2(N-1)K/N = {size_in_words(expected)} that a ring needs to add up "
+        f"{size_in_words(summary['gradient_bytes'])} of gradients."
     ]
 
 
@@ -126,11 +127,3 @@ def mean_of_ranks(summary: Mapping[str, Any], name: str) -> float:
     """The mean of a value over ranks."""
     ranks = summary["ranks"]
     return float(sum(rank[name] for rank in ranks) / len(ranks))
-
-
-def size_text(count: float) -> str:
-    """A number of bytes for people."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3f} {unit}"
-    return f"{count:.0f} B"

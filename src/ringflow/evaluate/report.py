@@ -1,8 +1,8 @@
 """The report of an evaluation: one HTML page that needs nothing else, and beside it the figures and their histograms.
 
-- `index.html`: verdict, tables and figures per sample, provenance
+- `index.html`: verdict, then per sample a table, three figures and the rest by topic, provenance
 - `figures/<number>_<sample>/<figure>.png`, and `.svg` where that is small
-- `figures/<number>_<sample>/<histogram>.json`: what the figures were drawn from, all reconstructions
+- `figures/<number>_<sample>/<histogram>.json`: what distributions and fractions were drawn from, all reconstructions
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from ringflow.evaluate.plots.gallery import Book, Picture, alt_text, pictures
 from ringflow.evaluate.plots.style import display_name, looks
 from ringflow.evaluate.tables import Row, class_rows, jet_bin_rows, mass_rows, metric_rows
 from ringflow.evaluate.template import render
-from ringflow.evaluate.verdict import verdict
+from ringflow.evaluate.verdict import HEADLINES, verdict
 from ringflow.event.block import Collection, EventBlock
 
 REPORT_FILE = "index.html"
 FIGURES_FOLDER = "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
+#: Figures that are seen without opening anything, in order of preference; three of them.
+_FIRST = ("jet_response", "jet_width_pt", "met_response", "visible_energy", "missing_error", "particles_per_event")
 _DISPLAY_CAPTION = (
     "One event in pseudorapidity and azimuth. Grey squares: clusters; crosses: tracks; open circles: truth targets; filled "
     "marks: candidates by class. Areas grow with energy. A circle without a mark was missed, a mark without a circle is fake."
@@ -37,12 +39,13 @@ EventDisplay = tuple[EventBlock, Mapping[str, Collection]]
 
 
 class Image(NamedTuple):
-    """A figure in the page."""
+    """A figure in the page; without a source it was not drawn, because of what it lacks."""
 
     title: str
     caption: str
     alt: str
     source: str  # data: address
+    lacks: str = ""
 
 
 class Table(NamedTuple):
@@ -53,16 +56,25 @@ class Table(NamedTuple):
     rows: list[Row]
 
 
+class Fold(NamedTuple):
+    """One topic of a sample, closed until somebody opens it."""
+
+    title: str
+    table: Table | None
+    images: list[Image]
+
+
 class Section(NamedTuple):
-    """One sample in the page."""
+    """One sample in the page: what everybody wants to see, and the rest by topic."""
 
     anchor: str
     name: str
     facts: dict[str, str]
     notes: list[str]
     reconstructions: list[str]
-    tables: list[Table]
-    groups: list[tuple[str, list[Image]]]
+    table: Table
+    images: list[Image]
+    folds: list[Fold]
 
 
 def write_report(
@@ -94,13 +106,17 @@ def write_report(
 
 def _render(results: Mapping[str, Any], sections: list[Section]) -> str:
     names = list(dict.fromkeys(name for section in sections for name in section.reconstructions))
+    found = verdict(results["samples"])
     provenance = {key: list(_flat(value)) for key, value in (results.get("provenance") or {}).items()}
     return render(
         _TEMPLATE,
-        verdict=verdict(results["samples"]),
+        verdict=found,
         sections=sections,
         colors={name: look.color for name, look in looks(names).items()},
         provenance={key: rows for key, rows in provenance.items() if rows},
+        pairs=list(
+            dict.fromkeys((finding.sample, finding.challenger, finding.reference) for finding in found.findings)
+        ),
         display_name=display_name,
     )
 
@@ -114,36 +130,55 @@ def _section(
     display: EventDisplay | None,
 ) -> Section:
     reconstructions, comparisons = sample["reconstructions"], sample.get("comparisons") or []
-    tables = [
-        Table("Metrics", "", metric_rows(reconstructions, comparisons)),
-        Table("Jets by true pT", "jet pT", jet_bin_rows(reconstructions)),
-        Table("Masses", "mass", mass_rows(reconstructions)),
-        Table("Particles by class", "class", class_rows(reconstructions)),
-    ]
     for histogram in next(iter(books.values()), {}):
         save_histogram({key: book[histogram] for key, book in books.items()}, folder / f"{histogram}.json")
-    drawn = [picture for picture in (pictures(books) if books else ()) if picture.has_entries(books)]
-    groups = [
-        (group, [_image(picture, list(books), folder) for picture in members])
-        for group, members in groupby(drawn, key=lambda picture: picture.group)
-    ]
+    found = list(pictures(books, reconstructions)) if books else []
+    images = {picture.key: _image(picture, list(books), folder) for picture in found}
+    first = _first(images)
+    metrics = metric_rows(reconstructions, comparisons)
+    headlines = [row for row in metrics if row.metric.key in HEADLINES]
+    folds = [Fold("All metrics and what they are", Table("All metrics", "", metrics), [])] if headlines else []
+    tables = _tables(reconstructions)
+    for group in dict.fromkeys([*(picture.group for picture in found), *tables]):
+        rest = [images[picture.key] for picture in found if picture.group == group and picture.key not in first]
+        folds.append(Fold(group, tables.get(group), rest))
     if display is not None:
-        shown = list(_display_images(display, folder))
-        groups.append(("One event", shown))
+        folds.append(Fold("One event", None, list(_display_images(display, folder))))
     return Section(
         anchor,
         name,
         _facts(sample, name),
-        _notes(sample, books, len(drawn)),
+        _notes(sample, books, len(found)),
         list(reconstructions),
-        [table for table in tables if table.rows],
-        groups,
+        Table("Summary", "", headlines or metrics),
+        [images[key] for key in first],
+        folds,
     )
 
 
+def _first(images: Mapping[str, Image]) -> list[str]:
+    """The three figures that are seen without opening anything: the first that could be drawn, else the first."""
+    wanted = [key for key in _FIRST if key in images]
+    return sorted(sorted(wanted, key=lambda key: bool(images[key].lacks))[:3], key=wanted.index)
+
+
+def _tables(reconstructions: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
+    """The tables that belong to groups of figures."""
+    tables = {
+        "Jets": Table("Jets by true pT", "jet pT", jet_bin_rows(reconstructions)),
+        "Missing momentum, energy and masses": Table("Masses", "mass", mass_rows(reconstructions)),
+    }
+    for name, rows in groupby(class_rows(reconstructions), key=lambda row: row.group):
+        title = f"{name.capitalize()}s"
+        tables[title] = Table(title, "", list(rows))
+    return {group: table for group, table in tables.items() if table.rows}
+
+
 def _image(picture: Picture, reconstructions: list[str], folder: Path) -> Image:
-    content = save_figure(picture.draw(), folder / picture.key)
-    return Image(picture.title, picture.caption, alt_text(picture, reconstructions), _inline(content))
+    alt = alt_text(picture, reconstructions)
+    if picture.lacks:
+        return Image(picture.title, picture.caption, alt, "", picture.lacks)
+    return Image(picture.title, picture.caption, alt, _inline(save_figure(picture.draw(), folder / picture.key)))
 
 
 def _display_images(display: EventDisplay, folder: Path) -> Iterator[Image]:
@@ -157,9 +192,11 @@ def _display_images(display: EventDisplay, folder: Path) -> Iterator[Image]:
 
 
 def _facts(sample: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Plain facts of a sample, such as its detector and number of events."""
+    """Plain facts of a sample, such as its detector and number of events; hashes are told with the provenance."""
     plain = {
-        key: value for key, value in sample.items() if isinstance(value, str | int) and not isinstance(value, bool)
+        key: value
+        for key, value in sample.items()
+        if isinstance(value, str | int) and not isinstance(value, bool) and not key.endswith("sha256")
     }
     shown = {key.replace("_", " "): f"{value:,}" if isinstance(value, int) else value for key, value in plain.items()}
     return {key: text for key, text in shown.items() if (key, text) != ("sample", name)}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from ringflow.evaluate.bootstrap import Tally, response_edges
+from ringflow.evaluate.bootstrap import REPLICATES, Entries, Tally
 from ringflow.evaluate.candidates import Floats, Integers, Mask, Momenta, targets, visible
 from ringflow.evaluate.energy import in_barrel
-from ringflow.evaluate.histograms import JET_PT_EDGES, Histograms, add, book
+from ringflow.evaluate.histograms import ETA_EDGES, JET_PT_EDGES, LABELS, RESPONSE_PT_EDGES, Histograms, add, book
 from ringflow.evaluate.jets import find_jets
 from ringflow.evaluate.masses import invisible_momentum, masses_of
 from ringflow.event.block import EventBlock
@@ -17,8 +20,26 @@ from ringflow.event.particles import PARTICLE_CLASSES
 
 #: Tally of matched (above) and unmatched (below) things.
 YES_OR_NO = np.array([0.5])
-#: Length of a momentum difference (GeV); the first bin is for what is exactly zero.
-_ERROR_EDGES = np.concatenate([[0.0, 1e-4], np.linspace(0.02, 20.0, 1000), np.linspace(20.5, 400.0, 760)])
+
+
+class Cells(NamedTuple):
+    """Bins of two quantities as one row of entries."""
+
+    first: Sequence[float]
+    second: Sequence[float]
+
+    def of(self, first: Floats | Integers, second: Floats) -> Integers:
+        """The row of values; bins count from one, what lies below or above has the ones before and after."""
+        return np.digitize(first, self.first) * (len(self.second) + 1) + np.digitize(second, self.second)
+
+    def split(self, row: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
+        """The bins of both quantities."""
+        return divmod(row, len(self.second) + 1)
+
+
+#: Rows of the jet response: true pT and pseudorapidity; of the particle response: label and true pT.
+JET_CELLS = Cells(JET_PT_EDGES, ETA_EDGES)
+CLASS_CELLS = Cells((*LABELS, LABELS[-1] + 1), RESPONSE_PT_EDGES)
 
 
 @dataclass(frozen=True)
@@ -40,21 +61,40 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Histograms and tallies; sheets of parts of the events add up to that of all of them."""
+    """Histograms, tallies and entries; sheets of parts of the events add up to that of all of them."""
 
     histograms: Histograms
     tallies: dict[str, Tally]
+    entries: dict[str, Entries]
 
     @classmethod
-    def empty(cls, sample: str, *, has_truth: bool) -> Sheet:
-        """Nothing counted yet."""
-        return cls(book(), {**_tallies(sample, has_truth), **(_truth_tallies(sample) if has_truth else {})})
+    def empty(cls, sample: str, *, has_truth: bool, replicates: int = REPLICATES) -> Sheet:
+        """Nothing counted yet; without replicates no figure has an interval."""
+        tallies = dict.fromkeys(("events", "jets", "particles"), (YES_OR_NO, 1))
+        names = ["mass"]
+        if has_truth:
+            tallies["jet_matched"] = (YES_OR_NO, len(JET_PT_EDGES))
+            tallies["confusion"] = (np.arange(0.5, len(PARTICLE_CLASSES) - 1), len(PARTICLE_CLASSES))
+            names += ["jet_response", "particle_response", "met_response", "momentum_error", "visible_energy"]
+            names += ["total_energy"] if sample.startswith("zuds") else []
+        return cls(
+            book(),
+            {name: Tally.empty(edges, rows, replicates) for name, (edges, rows) in tallies.items()},
+            {name: Entries(replicates) for name in names},
+        )
+
+    @property
+    def replicates(self) -> int:
+        """How often the events were resampled."""
+        return self.entries["mass"].replicates
 
     def add(self, other: Sheet) -> None:
         """Add the sheet of further events."""
         add(self.histograms, other.histograms)
         for name, tally in self.tallies.items():
             tally.add(other.tallies[name])
+        for name, entries in self.entries.items():
+            entries.add(other.entries[name])
 
 
 def mass_names(sample: str, *, has_truth: bool) -> list[str]:
@@ -65,28 +105,3 @@ def mass_names(sample: str, *, has_truth: bool) -> list[str]:
 def jet_bin(pt: Floats) -> Integers:
     """Row of the tally of jets: one per bin of true pT, the last for everything above."""
     return np.searchsorted(np.array(JET_PT_EDGES[1:]), pt, side="right")
-
-
-def _tallies(sample: str, has_truth: bool) -> dict[str, Tally]:
-    names = mass_names(sample, has_truth=has_truth)
-    return {
-        "events": Tally.empty(YES_OR_NO),
-        "jets": Tally.empty(YES_OR_NO),
-        "particles": Tally.empty(YES_OR_NO),
-        "mass": Tally.empty(np.linspace(0.0, 500.0, 1001), rows=len(names)),
-    }
-
-
-def _truth_tallies(sample: str) -> dict[str, Tally]:
-    tallies = {
-        "jet_response": Tally.empty(response_edges(0.0, 3.0), rows=len(JET_PT_EDGES)),
-        "jet_matched": Tally.empty(YES_OR_NO, rows=len(JET_PT_EDGES)),
-        "confusion": Tally.empty(np.arange(0.5, len(PARTICLE_CLASSES) - 1), rows=len(PARTICLE_CLASSES)),
-        "particle_response": Tally.empty(response_edges(0.5, 1.5), rows=len(PARTICLE_CLASSES)),
-        "met_response": Tally.empty(response_edges(0.0, 10.0)),
-        "momentum_error": Tally.empty(_ERROR_EDGES),
-        "visible_energy": Tally.empty(response_edges(0.0, 3.0)),
-    }
-    if sample.startswith("zuds"):
-        tallies["total_energy"] = Tally.empty(np.linspace(0.0, 500.0, 5001))
-    return tallies

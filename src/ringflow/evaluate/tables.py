@@ -143,7 +143,9 @@ def written(measured: Measured | None, metric: Metric) -> str:
         return f"{scale * value:.4g}{unit}"
     # A bootstrap interval of a value at its limit can end beside the value itself.
     down, up = scale * max(value - low, 0.0), scale * max(high - value, 0.0)
-    decimals = digits((down + up) / 2) if down + up > 1e-6 else 2 if metric.percent else 4
+    if down + up <= 1e-6:  # nothing varies, as where the truth is compared with itself
+        return f"{round(scale * value, 6):.4g}{unit}"
+    decimals = digits((down + up) / 2)
     lopsided = max(down, up) > 1.5 * min(down, up) and round(down, decimals) != round(up, decimals)
     spread = f"+{up:.{decimals}f} −{down:.{decimals}f}" if lopsided else f"± {(down + up) / 2:.{decimals}f}"
     return f"{scale * value:.{decimals}f} {spread}{unit}"

@@ -10,7 +10,7 @@ import hist
 import numpy as np
 import pytest
 
-from ringflow.evaluate.histograms import book
+from ringflow.evaluate.histograms import ETA_EDGES, JET_PT_EDGES, MISSING_PT_EDGES, RESPONSE_PT_EDGES, book
 from ringflow.event.block import Collection, EventBlock
 
 #: Width of the response, share found, share of fakes: none for the truth target, most for the rules.
@@ -43,11 +43,9 @@ def fill(name: str, events: int, seed: int = 1) -> dict[str, hist.Hist]:
 
 def _fill_jets(booked: dict[str, hist.Hist], rng: np.random.Generator, jets: int, width: float, found: float) -> None:
     pt = rng.exponential(35, jets) + 5
-    eta = rng.normal(0, 1, jets)
     response = rng.normal(1 - 0.1 * width, 0.75 * width * (1 + 8 / pt))
     matched = rng.random(jets) < found + (1 - found) * pt / (pt + 10)
     booked["jet_response"].fill(pt[matched], response[matched])
-    booked["jet_eta_response"].fill(eta[matched], response[matched])
     booked["jet_truth_pt"].fill(pt, matched)
     booked["jet_reco_pt"].fill(pt * response, matched)
 
@@ -63,8 +61,6 @@ def _fill_particles(
     booked["particle_truth"].fill(label, pt, eta, matched)
     real = rng.random(particles) >= fakes / hard / (1 + pt)
     booked["particle_reco"].fill(label, pt, eta, real)
-    spread = np.where(label == 1, 0.01, np.where(label == 2, 0.25, 0.1)) + width
-    booked["particle_response"].fill(label[matched], pt[matched], rng.normal(1, spread[matched]))
     swapped = np.where(rng.random(particles) < 0.6 * fakes, rng.choice([1, 2, 3], size=particles), label)
     booked["confusion"].fill(label, np.where(matched, swapped, 0))
     booked["confusion"].fill(np.zeros((~real).sum(), dtype=int), label[~real])
@@ -88,7 +84,7 @@ def metrics(name: str, scale: float = 1.0) -> dict[str, Any]:
         "fake_rate": measured(fakes, 0.0013),
         "f1": measured(f1, 0.0012),
     }
-    edges = (5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0)
+    per_class = {**rates, "pt_bins": bins("pt", RESPONSE_PT_EDGES, width)}
     return {
         "jet_median": measured(1 - 0.1 * width, 0.0006),
         "jet_iqr_over_median": measured(width * scale, 0.0009),
@@ -100,18 +96,27 @@ def metrics(name: str, scale: float = 1.0) -> dict[str, Any]:
         "visible_energy_resolution": measured(0.6 * width * scale, 0.0007),
         **{f"particle_{rate}": value for rate, value in rates.items()},
         "rms90_jer": None,
-        "classes": dict.fromkeys(("charged_hadron", "neutral_hadron", "photon", "electron", "muon"), rates),
+        "classes": dict.fromkeys(("charged_hadron", "neutral_hadron", "photon", "electron", "muon"), per_class),
         "jet_bins": [
-            {
-                "lo_pt": low,
-                "hi_pt": high,
-                "median": measured(1 - 0.1 * width, 0.001),
-                "iqr_over_median": measured(width * (1 + 8 / low), 0.002),
-                "matched_fraction": measured(0.9 + 0.1 * found, 0.003),
-            }
-            for low, high in pairwise(edges)
+            {**row, "matched_fraction": measured(0.9 + 0.1 * found, 0.003)} for row in bins("pt", JET_PT_EDGES, width)
         ],
+        "jet_eta_bins": bins("eta", ETA_EDGES, width),
+        "met_bins": bins("pt", MISSING_PT_EDGES, 2.5 * width),
+        "particles_per_event": measured(95 * (1 + fakes), 1.2),
     }
+
+
+def bins(of: str, edges: tuple[float, ...], width: float) -> list[dict[str, Any]]:
+    """A median and a width in every bin."""
+    return [
+        {
+            f"lo_{of}": low,
+            f"hi_{of}": high,
+            "median": measured(1 - 0.1 * width, 0.001),
+            "iqr_over_median": measured(width * (1 + 1 / (1 + abs(low))), 0.002),
+        }
+        for low, high in pairwise(edges)
+    ]
 
 
 def event(seed: int = 3) -> tuple[EventBlock, Collection]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringflow.evaluate.bootstrap import REPLICATES, Tally, estimate, event_weights, ratio, response_edges
+from ringflow.evaluate import bootstrap
+from ringflow.evaluate.bootstrap import REPLICATES, Entries, Tally, estimate, event_weights, ratio
 
 EVENTS = np.arange(20_000)
 
@@ -47,30 +49,44 @@ def test_a_tally_does_not_depend_on_how_events_are_cut(values: list[float], cut:
 
 def test_quantiles_are_those_of_the_entries() -> None:
     values = np.random.default_rng(1).normal(1.0, 0.1, 5000)
-    tally = Tally.empty(response_edges(0.0, 3.0), rows=2)
-    tally.fill(event_weights(EVENTS[:5000]), EVENTS[:5000], values, np.ones(5000, np.int64))
+    entries = Entries()
+    entries.fill(EVENTS[:5000], values, np.ones(5000, np.int64))
     fractions = (0.1, 0.25, 0.5, 0.9)
-    assert np.allclose(tally.quantiles(fractions, 1)[:, 0], np.quantile(values, fractions), atol=0.001)
-    assert np.isnan(tally.quantiles(fractions, 0)).all()
+    assert np.allclose(entries.quantiles(fractions)[:, 0], np.quantile(values, fractions), atol=1e-6)
+    drawn = np.repeat(values, event_weights(EVENTS[:5000])[7].astype(int))
+    assert np.allclose(entries.quantiles(fractions, entries.row == 1)[:, 7], np.quantile(drawn, fractions), atol=1e-6)
+    assert np.isnan(entries.quantiles(fractions, entries.row == 0)).all()
 
 
 def test_what_is_exactly_one_stays_exactly_one() -> None:
-    tally = Tally.empty(response_edges(0.0, 3.0))
-    tally.fill(event_weights(EVENTS[:50]), EVENTS[:50], np.ones(50))
-    low, middle, high = tally.quantiles((0.25, 0.5, 0.75))[:, 0]
-    assert abs(middle - 1.0) < 1e-9
-    assert high - low < 2e-5
+    entries = Entries()
+    entries.fill(EVENTS[:50], np.ones(50))
+    assert (entries.quantiles((0.25, 0.5, 0.75)) == 1.0).all()
 
 
-def test_entries_outside_lie_on_the_edges() -> None:
-    tally = Tally.empty(np.array([0.0, 1.0]))
-    tally.fill(event_weights(EVENTS[:4]), EVENTS[:4], np.array([-5.0, -5.0, 7.0, 7.0]))
-    assert tally.quantiles((0.1, 0.9))[:, 0].tolist() == [0.0, 1.0]
+@given(st.integers(1, 199), st.sampled_from([1, 7, 40]))
+def test_entries_do_not_depend_on_how_events_are_cut(cut: int, most: int) -> None:
+    """Not even where there are too many, and those of some events are left out."""
+    numbers = np.repeat(np.arange(50), 4)
+    values = np.random.default_rng(3).normal(1.0, 0.1, 200)
+    whole, first, second = Entries(), Entries(), Entries()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bootstrap, "MOST_ENTRIES", most)
+        whole.fill(numbers, values)
+        first.fill(numbers[cut:], values[cut:])
+        second.fill(numbers[:cut], values[:cut])
+        first.add(second)
+    assert len(whole) <= most
+    assert np.array_equal(np.sort(whole.value), np.sort(first.value))
+    assert all((whole.event == number).sum() == 4 for number in whole.event)  # an event stays whole
 
 
-def test_edges_rise() -> None:
-    for edges in (response_edges(0.0, 3.0), response_edges(0.5, 1.5), response_edges(0.0, 10.0)):
-        assert (np.diff(edges) > 0).all()
+def test_half_of_the_events_is_half() -> None:
+    entries = Entries()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bootstrap, "MOST_ENTRIES", 15_000)
+        entries.fill(EVENTS, np.ones(len(EVENTS)))
+    assert 0.48 < len(entries) / len(EVENTS) < 0.52
 
 
 def test_the_interval_covers_the_truth_two_times_in_three() -> None:
@@ -80,9 +96,9 @@ def test_the_interval_covers_the_truth_two_times_in_three() -> None:
     for experiment in range(300):
         numbers = np.arange(200) + 200 * experiment
         values = rng.normal(1.0, 0.1, (200, 1)) + rng.normal(0.0, 0.05, (200, 4))
-        tally = Tally.empty(response_edges(0.0, 3.0))
-        tally.fill(event_weights(numbers), np.repeat(np.arange(200), 4), values.ravel())
-        found = estimate(tally.quantiles((0.5,))[0])
+        entries = Entries()
+        entries.fill(np.repeat(numbers, 4), values.ravel())
+        found = estimate(entries.quantiles((0.5,))[0])
         covered += found["lo"] < 1.0 < found["hi"]
     assert 0.60 < covered / 300 < 0.76
 

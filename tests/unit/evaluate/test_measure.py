@@ -68,12 +68,29 @@ def test_rates_of_particles() -> None:
     assert confusion.sum() == 7
 
 
+def test_no_width_is_that_of_a_bin() -> None:
+    """Truth against itself has none, and momenta that are off by 0.1 % to 0.4 % have the width of that."""
+    pt = np.linspace(1.0, 30.0, 40)
+    true = [[(float(value), 0.3, 1.0, 5), (float(value), -0.4, -2.0, 1)] for value in pt]
+    off = np.linspace(1.001, 1.004, len(pt))
+    made = [[(p * by, eta, phi, label) for p, eta, phi, label in event] for event, by in zip(true, off, strict=True)]
+    _, same = figures(true, true)
+    _, near = figures(true, made)
+    for name in ("muon", "charged_hadron"):
+        assert same["classes"][name]["response_iqr_over_median"] == {"value": 0.0, "lo": 0.0, "hi": 0.0}
+        width = near["classes"][name]["response_iqr_over_median"]["value"]
+        assert width == pytest.approx(np.subtract(*np.quantile(off, [0.75, 0.25])) / np.median(off), rel=1e-3)
+        known = [row["iqr_over_median"]["value"] for row in near["classes"][name]["pt_bins"]]
+        assert 0 < max(value for value in known if value is not None) < 0.003
+    assert same["jet_iqr_over_median"]["value"] == same["jet_bins"][2]["iqr_over_median"]["value"] == 0.0
+
+
 def test_histograms_of_particles_agree_with_the_figures() -> None:
     sheet, found = figures(TRUE, MADE)
     true, made = (sheet.histograms[name].project("matched").values() for name in ("particle_truth", "particle_reco"))
     assert true.tolist() == [1, 5]
     assert made.tolist() == [1, 5]
-    assert sheet.histograms["particle_response"].values().sum() == 5
+    assert len(sheet.entries["particle_response"]) == 5
     assert sheet.histograms["multiplicity"].values().sum() == 10  # five classes in two events
     assert found["particles_per_event"]["value"] == 3.0
 

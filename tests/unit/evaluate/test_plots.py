@@ -23,7 +23,7 @@ from ringflow.evaluate.plots.distributions import common_bins
 from ringflow.evaluate.plots.files import file_name, load_histogram, png, save_histogram, svg
 from ringflow.evaluate.plots.gallery import pictures
 from ringflow.evaluate.plots.style import LOOKS, looks, plain, reference_of
-from ringflow.evaluate.quantiles import quantiles, spread
+from ringflow.evaluate.tables import METRICS, written
 from ringflow.event.block import Collection, EventBlock
 
 Fill = Callable[..., dict[str, hist.Hist]]
@@ -35,6 +35,11 @@ def books(filled: Fill) -> dict[str, dict[str, hist.Hist]]:
     return {name: filled(name, 300, seed) for seed, name in enumerate(NAMES)}
 
 
+@pytest.fixture(scope="module")
+def figures(made_up_metrics: Callable[..., dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: made_up_metrics(name) for name in NAMES}
+
+
 def texts(figure: Figure) -> Iterator[str]:
     for axes in figure.axes:
         yield from (axes.get_xlabel(), axes.get_ylabel())
@@ -43,96 +48,80 @@ def texts(figure: Figure) -> Iterator[str]:
             yield from (text.get_text() for text in axes.get_legend().get_texts())
 
 
-# --- quantiles ---
-
-
-@pytest.mark.parametrize("draw", ["normal", "exponential", "skewed"])
-def test_quantiles_agree_with_numpy(draw: str) -> None:
-    rng = np.random.default_rng(5)
-    values = {
-        "normal": rng.normal(1, 0.1, 4000),
-        "exponential": rng.exponential(0.3, 4000),
-        "skewed": rng.beta(2, 8, 4000) * 2.9,
-    }[draw]
-    axis = hist.axis.Regular(600, 0, 3, name="response")
-    counts = hist.Hist(axis).fill(values).values(flow=True)
-    wanted = [0.05, 0.25, 0.5, 0.75, 0.95]
-    assert quantiles(counts, axis.edges, wanted) == pytest.approx(np.quantile(values, wanted), abs=0.005)
-
-
-def test_quantiles_count_the_overflow_and_skip_empty_bins() -> None:
-    edges = [0.0, 1.0, 2.0, 3.0]
-    assert quantiles([0, 4, 0, 4, 0], edges, [0.25, 0.5, 0.75, 1.0]).tolist() == [0.5, 1.0, 2.5, 3.0]
-    assert quantiles([5, 1, 0, 0, 5], edges, [0.1, 0.5, 0.9]).tolist() == [0.0, 0.5, 3.0]
-    assert quantiles([0, 0, 2, 0, 0], edges, [0.0])[0] <= 1.0
-    assert np.isnan(quantiles([0, 0, 0, 0, 0], edges, [0.5])).all()
-
-
-def test_the_uncertainty_of_a_spread_is_that_of_repeated_samples() -> None:
-    rng = np.random.default_rng(2)
-    found = []
-    for _ in range(200):
-        histogram = hist.Hist(hist.axis.Regular(3000, 0, 3, name="response")).fill(rng.normal(1.0, 0.1, 500))
-        found.append(spread(histogram, "response"))
-    median, width = (np.array([getattr(f, name)[0] for f in found]) for name in ("median", "width"))
-    assert np.mean([f.median_error[0] for f in found]) == pytest.approx(median.std(), rel=0.15)
-    assert np.mean([f.width_error[0] for f in found]) == pytest.approx(width.std(), rel=0.15)
-    assert width.mean() == pytest.approx(0.1349, rel=0.02)
-
-
-def test_a_spread_is_taken_in_every_bin_of_the_other_axis() -> None:
-    histogram = hist.Hist(hist.axis.Variable([0, 1, 2], name="pt"), hist.axis.Regular(300, 0, 3, name="response"))
-    histogram.fill(np.full(400, 0.5), np.linspace(0.8, 1.2, 400))
-    histogram.fill(np.full(9, 1.5), np.linspace(0.8, 1.2, 9))
-    histogram.fill(np.full(100, 5.0), np.full(100, 2.0))
-    found = spread(histogram, "response")
-    assert found.entries.tolist() == [400, 9]
-    assert found.median[0] == pytest.approx(1.0, abs=0.01)
-    assert found.width[0] == pytest.approx(0.2, abs=0.01)
-    assert np.isnan(found.width[1])  # too few
-
-
 # --- what is drawn ---
 
 
-@pytest.mark.parametrize("kind", ["filled", "empty"])
-def test_every_figure_can_be_drawn_full_and_empty(books: dict[str, dict[str, hist.Hist]], kind: str) -> None:
+Books = dict[str, dict[str, hist.Hist]]
+Metrics = dict[str, dict[str, Any]]
+
+
+def test_every_figure_can_be_drawn(books: Books, figures: Metrics) -> None:
     before = dict(matplotlib.rcParams)
-    chosen = books if kind == "filled" else {name: book() for name in NAMES}
-    drawn = {picture.key: png(picture.draw()) for picture in pictures(chosen)}
-    assert len(drawn) == len(list(pictures(chosen)))
+    drawn = {picture.key: png(picture.draw()) for picture in pictures(books, figures) if not picture.lacks}
+    assert len(drawn) == len(list(pictures(books, figures)))
     assert all(content.startswith(b"\x89PNG") for content in drawn.values())
     assert dict(matplotlib.rcParams) == before
 
 
 @pytest.mark.parametrize("names", [("baseline", "mine_$x$"), ("_hidden", "日本"), tuple("abcdefg")], ids=str)
-def test_any_names_can_be_drawn(filled: Fill, names: tuple[str, ...]) -> None:
-    chosen = {name: filled(name, 40) for name in names}
-    for _, (picture, *_) in groupby(pictures(chosen), key=lambda picture: picture.group):
+def test_any_names_can_be_drawn(
+    filled: Fill, made_up_metrics: Callable[..., dict[str, Any]], names: tuple[str, ...]
+) -> None:
+    chosen = {name: filled(name, 60) for name in names}
+    numbers = {name: made_up_metrics(name) for name in names}
+    for _, (picture, *_) in groupby(pictures(chosen, numbers), key=lambda picture: picture.group):
         figure = picture.draw()
         png(figure)
         assert picture.key == "confusion_1" or {plain(name) for name in names if name != "baseline"} <= {
-            text.split(",")[0] for text in texts(figure)
+            text.split("\n")[0] for text in texts(figure)
         }
 
 
-def test_an_empty_figure_says_so() -> None:
-    for picture in pictures({name: book() for name in NAMES}):
-        if picture.key != "multiplicity":
-            assert "no entries" in list(texts(picture.draw())), picture.key
-        assert not picture.has_entries({"target": book()})
+def test_what_is_empty_is_no_figure_and_what_is_too_little_says_so(filled: Fill) -> None:
+    assert list(pictures({name: book() for name in NAMES}, {})) == []
+    few = {picture.key: picture.lacks for picture in pictures({"model": filled("model", 5)}, {})}
+    assert few["jet_response"] == "20 entries, and 50 are needed"
+    assert few["jet_width_pt"] == "0 of its bins hold 10 entries, and 3 are needed"
+    assert few["particles_per_event"] == "5 entries, and 50 are needed"
+    assert few["multiplicity"] == "5 events, and 20 are needed"
+    assert few["muon_pt"].startswith("0 of its bins")
+    assert few["confusion_1"] == ""
 
 
-def test_axes_have_names_and_units(books: dict[str, dict[str, hist.Hist]]) -> None:
-    drawn = {picture.key: list(texts(picture.draw())) for picture in pictures(books) if picture.has_entries(books)}
+def test_numbers_of_legends_and_points_are_those_of_the_metrics(books: Books, figures: Metrics) -> None:
+    drawn = {picture.key: picture.draw() for picture in pictures(books, figures) if not picture.lacks}
+    model = figures["model"]
+    legends = {
+        "jet_response": ("jet_median", "jet_iqr_over_median"),
+        "met_response": ("met_median", "met_iqr_over_median"),
+        "visible_energy": ("visible_energy_median", "visible_energy_resolution"),
+    }
+    labels = {metric.key: metric for metric in METRICS}
+    for key, (median, width) in legends.items():
+        said = [written(model[name], labels[name]) for name in (median, width)]
+        assert f"model\nmedian {said[0]}\nIQR/median {said[1]}" in list(texts(drawn[key])), key
+    for key, rows in (("jet_width_pt", model["jet_bins"]), ("muon_width", model["classes"]["muon"]["pt_bins"])):
+        curve = [row["iqr_over_median"]["value"] for row in rows]
+        assert curve in [np.asarray(line.get_ydata()).tolist() for line in drawn[key].axes[0].lines], key
+
+
+def test_the_truth_has_no_particles_too_many() -> None:
+    histogram = book()["multiplicity"]
+    histogram.fill([1] * 30, [0] * 30)
+    (bar, *_) = particles.multiplicity({"target": histogram}).axes[0].collections
+    assert np.ptp(bar.get_segments()[0][:, 1]) == 0  # not the width of a bin
+
+
+def test_axes_have_names_and_units(books: Books, figures: Metrics) -> None:
+    drawn = {picture.key: list(texts(picture.draw())) for picture in pictures(books, figures)}
     for key in ("jet_width_pt", "jet_median_pt", "met_width", "missing_error", "photon_pt", "mass_1"):
         assert any("[GeV]" in text for text in drawn[key]), key
     assert any("ratio to\nrule-based PF" in text for text in drawn["jet_width_pt"])
     assert {"truth target", "perfect PF", "rule-based PF", "model"} <= set(drawn["jet_width_pt"])
 
 
-def test_without_something_to_compare_there_is_no_ratio_panel(books: dict[str, dict[str, hist.Hist]]) -> None:
-    alone = {picture.key: picture.draw() for picture in pictures({"model": books["model"]})}
+def test_without_something_to_compare_there_is_no_ratio_panel(books: Books, figures: Metrics) -> None:
+    alone = {picture.key: picture.draw() for picture in pictures({"model": books["model"]}, figures)}
     assert len(alone["jet_width_pt"].axes) == 1
     assert len(alone["photon_pt"].axes) == 2
     assert reference_of(["model", "perfect", "baseline"]) == "baseline"
@@ -207,8 +196,8 @@ def test_names_from_outside_are_no_formulas_and_no_paths() -> None:
 # --- files and the event ---
 
 
-def test_the_same_figure_gives_the_same_bytes(books: dict[str, dict[str, hist.Hist]]) -> None:
-    picture = next(pictures(books))
+def test_the_same_figure_gives_the_same_bytes(books: Books, figures: Metrics) -> None:
+    picture = next(pictures(books, figures))
     assert png(picture.draw()) == png(picture.draw())
     assert svg(picture.draw()) == svg(picture.draw())
     with Image.open(io.BytesIO(png(picture.draw()))) as image:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import base64
+import html
+import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +22,7 @@ from ringflow.evaluate.plots.gallery import pictures
 from ringflow.evaluate.report import write_report
 from ringflow.event.block import Collection, EventBlock
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = '<script>alert("x")</script>'
 RECONSTRUCTIONS = ("target", "perfect", "baseline", "model")
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -94,7 +99,9 @@ def written(
     block, candidates = made_up_event
     events = {"ttbar": (block, {"baseline": candidates, "model": candidates})}
     page = write_report(results, {"ttbar": books, "outside": bare}, out, events)
-    return page, len(list(pictures(books))) + 2 + 1
+    return page, sum(
+        not picture.lacks for picture in pictures(books, results["samples"]["ttbar"]["reconstructions"])
+    ) + 2 + 1
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +160,73 @@ def test_the_verdict_comes_first_then_samples_then_provenance(page: Page) -> Non
 def test_a_dataset_without_truth_has_no_figures_about_truth(page: Page, written: tuple[Path, int]) -> None:
     drawn = {file.stem for file in (written[0].parent / "figures" / "2_outside").glob("*.png")}
     assert drawn == {"particles_per_event"}
+
+
+def test_the_table_and_three_figures_are_open_and_the_rest_is_folded_by_topic(written: tuple[Path, int]) -> None:
+    text = written[0].read_text(encoding="utf-8")
+    sample = text.split('id="sample-1"')[1].split("</section>")[0]
+    seen, *folds = sample.split("<details>")
+    assert seen.count("<table") == 1
+    assert seen.count("<figure>") == 3
+    titles = [fold.split("</summary>")[0].removeprefix("<summary>") for fold in folds]
+    assert titles == [
+        "All metrics and what they are",
+        "Jets",
+        "Missing momentum, energy and masses",
+        "All particles",
+        "Charged hadrons",
+        "Neutral hadrons",
+        "Photons",
+        "Electrons",
+        "Muons",
+        "One event",
+    ]
+    assert "<details open" not in text
+    # The same number in the table and, drawn, in the legend: both are written from the metrics.
+    assert "0.0450 ± 0.0009" in seen
+
+
+def test_too_few_events_are_said_where_the_figure_would_be(
+    filled: Callable[..., dict[str, hist.Hist]], made_up_metrics: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    results = {"samples": {"ttbar": {"reconstructions": {"model": made_up_metrics("model")}}}}
+    page = Page(write_report(results, {"ttbar": {"model": filled("model", 5)}}, tmp_path).read_text(encoding="utf-8"))
+    assert "Jet response Too few to draw: 20 entries, and 50 are needed." in page.text
+    drawn = {file.stem for file in (tmp_path / "figures" / "1_ttbar").glob("*.png")}
+    assert "jet_response" not in drawn
+    assert "confusion_1" in drawn
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+def test_nothing_is_wider_than_the_screen(written: tuple[Path, int], tmp_path: Path) -> None:
+    """In a desktop's window and on a phone, folded and unfolded; on the first screen are the table and three figures."""
+    page = html.escape(written[0].read_text(encoding="utf-8"))
+    frames = "".join(f'<iframe width="{width}" height="900" srcdoc="{page}"></iframe>' for width in (1280, 390))
+    script = """
+    onload = () => {
+      const found = [...document.querySelectorAll("iframe")].map((frame) => {
+        const inside = frame.contentDocument, root = inside.documentElement;
+        const images = [...inside.querySelectorAll("figure img")].slice(0, 3);
+        const figures = images.map((image) => image.getBoundingClientRect().top);
+        const closed = root.scrollWidth;
+        inside.querySelectorAll("details").forEach((fold) => { fold.open = true; });
+        const tables = [...inside.querySelectorAll(".stack")];
+        const cut = tables.filter((table) => table.scrollWidth > table.parentElement.clientWidth);
+        return {width: frame.contentWindow.innerWidth, closed, open: root.scrollWidth, cut: cut.length, figures};
+      });
+      document.body.textContent = "found" + JSON.stringify(found) + "end";
+    };
+    """
+    (tmp_path / "frames.html").write_text(f"<body>{frames}<script>{script}</script>", encoding="utf-8")
+    words = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    words += ["--virtual-time-budget=10000", "--dump-dom", (tmp_path / "frames.html").as_uri()]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+    desktop, phone = json.loads(html.unescape(shown.rsplit("found", 1)[1].split("end")[0]))
+    for screen in (desktop, phone):
+        assert max(screen["closed"], screen["open"]) <= screen["width"], screen
+        assert screen["cut"] == 0, screen
+    assert len({round(top) for top in desktop["figures"]}) == 1
+    assert desktop["figures"][0] < 600
 
 
 def test_the_page_is_small_and_whole(written: tuple[Path, int]) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import hist
 import numpy as np
 from hist.intervals import clopper_pearson_interval
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from ringflow.evaluate.plots.style import Look, looks, reference_of, say_empty
-from ringflow.evaluate.quantiles import Floats, spread
+from ringflow.evaluate.candidates import Floats
+from ringflow.evaluate.plots.style import (
+    Look,
+    legend,
+    legend_height,
+    looks,
+    panels,
+    reference_of,
+    say_empty,
+    styled,
+)
 
 #: Bins with fewer entries are not drawn.
 MIN_ENTRIES = 10
@@ -54,16 +64,13 @@ def matched_fraction(
     return fraction(counts[:, int(matched)], counts.sum(axis=1))
 
 
-def median_curve(histogram: hist.Hist[Any], axis: str) -> Curve:
-    """Median along `axis` in bins of the other."""
-    found = spread(histogram, axis)
-    return Curve(found.median, found.median_error, found.median_error)
-
-
-def width_curve(histogram: hist.Hist[Any], axis: str) -> Curve:
-    """IQR/median along `axis` in bins of the other."""
-    found = spread(histogram, axis)
-    return Curve(found.width, found.width_error, found.width_error)
+def measured(bins: Sequence[Mapping[str, Any]], name: str) -> Curve:
+    """A figure of the metrics in bins; nan in bins with too few entries for a width, whatever the figure."""
+    known = [(row[name] if row["iqr_over_median"]["value"] is not None else None) or {} for row in bins]
+    value, low, high = (
+        np.array([np.nan if part.get(end) is None else part[end] for part in known]) for end in ("value", "lo", "hi")
+    )
+    return Curve(value, value - low, high - value)
 
 
 def ratio(above: Curve, below: Curve) -> Curve:
@@ -74,6 +81,47 @@ def ratio(above: Curve, below: Curve) -> Curve:
     down = np.hypot(above.down, value * below.up) / bottom
     up = np.hypot(above.up, value * below.down) / bottom
     return Curve(value, down, up)
+
+
+@styled
+def draw_against(
+    edges: Floats,
+    curves: Mapping[str, Curve],
+    xlabel: str,
+    ylabel: str,
+    *,
+    around: float | None = None,
+    log: bool = False,
+    fraction: bool = False,
+) -> Figure:
+    """One quantity against another with a ratio panel where there is something to compare."""
+    compared = reference_of(curves) is not None
+    figure, axes = panels([2.75, 1.15] if compared else [3.6], top=legend_height(looks(curves)))
+    draw_curves(axes[0], edges, curves, log=log)
+    if fraction:
+        set_fraction_range(axes[0], curves)
+    elif around is not None:
+        axes[0].axhline(around, color="#aaaaaa", linewidth=0.9, zorder=0)
+    else:
+        axes[0].set_ylim(bottom=0.0)
+    legend(axes[0], looks(curves), points=True)
+    axes[0].set_ylabel(ylabel)
+    if compared:
+        draw_ratios(axes[1], edges, curves, log=log)
+    axes[-1].set_xlabel(xlabel)
+    return figure
+
+
+def set_fraction_range(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    """Show fractions from 0 or to 1, whichever they are nearer to, and no more empty space than needed."""
+    known = np.concatenate([curve.value[np.isfinite(curve.value)] for curve in curves.values()])
+    if not len(known):
+        axes.set_ylim(0.0, 1.05)
+    elif known.mean() > 0.5:
+        low = max(float(known.min()) - 0.05, 0.0)
+        axes.set_ylim(low, 1.0 + 0.05 * (1.0 - low))
+    else:
+        axes.set_ylim(0.0, min(max(1.3 * float(known.max()), 0.02), 1.05))
 
 
 def draw_curves(axes: Axes, edges: Floats, curves: Mapping[str, Curve], *, log: bool = False) -> None:

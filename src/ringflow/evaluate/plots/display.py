@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ringflow.evaluate.candidates import Floats
 from ringflow.evaluate.plots.style import CLASS_MARKS, CLASS_NAMES, panels, plain, styled
-from ringflow.evaluate.quantiles import Floats
 from ringflow.event.block import Collection, EventBlock
 
 _ETA_RANGE = 3.2

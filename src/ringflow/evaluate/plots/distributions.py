@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import hist
 import mplhep
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ringflow.evaluate.plots.curves import Curve, draw_ratios
+from ringflow.evaluate.candidates import Floats
+from ringflow.evaluate.plots.curves import Curve, at, draw_ratios
 from ringflow.evaluate.plots.style import legend, legend_height, looks, panels, reference_of, say_empty, styled
-from ringflow.evaluate.quantiles import Floats, quantiles, spread
 
 _MOST_BINS = 60
 
@@ -29,13 +30,14 @@ class Binned(NamedTuple):
 def draw_distribution(
     histograms: Mapping[str, hist.Hist[Any]],
     label: str,
+    notes: Mapping[str, str],
     *,
     around: float | None = None,
     unit: str = "",
 ) -> Figure:
     """Overlay one-dimensional histograms as densities; `around` is marked, e.g. the perfect response of 1.
 
-    The legend gives the median, in `unit`, and the relative width IQR/median.
+    The legend gives `notes`: numbers of each reconstruction, as the tables have them.
     """
     compared = reference_of(histograms) is not None
     figure, axes = panels([2.75, 1.15] if compared else [3.6], top=legend_height(looks(histograms), notes=True))
@@ -43,7 +45,6 @@ def draw_distribution(
     draw_steps(axes[0], edges, binned)
     if around is not None and edges[0] < around < edges[-1]:
         axes[0].axvline(around, color="#aaaaaa", linewidth=0.9, zorder=0)
-    notes = {name: _numbers(histogram, unit) for name, histogram in histograms.items()}
     legend(axes[0], looks(histograms), notes, points=False)
     axes[0].set_ylabel(f"share of entries per {edges[1] - edges[0]:.3g}{unit and f' {unit}'}")
     if compared:
@@ -78,25 +79,31 @@ def draw_steps(axes: Axes, edges: Floats, binned: Mapping[str, Binned]) -> None:
 def common_bins(
     histograms: Mapping[str, hist.Hist[Any]], span: Mapping[str, hist.Hist[Any]] | None = None
 ) -> tuple[Floats, dict[str, Binned]]:
-    """One binning for all: from the first to the last percent of the widest (of `span`, if given), in at most sixty bins."""
+    """One binning for all, from the first to the last percent of the widest (of `span`, if given).
+
+    At most sixty bins, and fewer where there would be fewer than four entries in each.
+    """
     axis = next(iter(histograms.values())).axes[0]
     counts = {name: histogram.values(flow=True) for name, histogram in histograms.items()}
-    ends = np.array(
-        [quantiles(wide.values(flow=True), axis.edges, [0.01, 0.99]) for wide in (span or histograms).values()]
-    )
-    ends = ends[np.isfinite(ends).all(axis=1)]
-    low, high = (ends[:, 0].min(), ends[:, 1].max()) if len(ends) else (axis.edges[0], axis.edges[-1])
-    first = max(int(np.searchsorted(axis.edges, low, side="right")) - 1, 0)
-    last = min(int(np.searchsorted(axis.edges, high, side="left")), axis.size)
+    ends = [_ends(wide.values(flow=True)) for wide in (span or histograms).values() if wide.sum(flow=True) > 0]
+    first, last = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (0, axis.size)
     # A margin on both sides, so that the tails are seen to end.
     margin = max((last - first) // 6, 2)
     first, last = max(first - margin, 0), min(last + margin, axis.size)
-    group = max(-(-(last - first) // _MOST_BINS), 1)
+    most = min(_MOST_BINS, max(int(max(values.sum() for values in counts.values())) // 4, 10))
+    group = max(-(-(last - first) // most), 1)
     bins = (last - first) // group
     last = first + bins * group
     edges = np.asarray(axis.edges[first : last + 1 : group])
     shown = {name: values[1 + first : 1 + last].reshape(bins, group).sum(axis=1) for name, values in counts.items()}
     return edges, {name: Binned(shown[name], float(counts[name].sum())) for name in counts}
+
+
+def _ends(counts: npt.NDArray[Any]) -> tuple[int, int]:
+    """The bins that hold the first and the last percent, and the one after that; what lies outside is at the border."""
+    upto = np.cumsum(counts) / counts.sum()
+    low, high = np.searchsorted(upto, [0.01, 0.99])
+    return max(int(low) - 1, 0), min(int(high), len(counts) - 2)
 
 
 def _density(part: Binned) -> Curve:
@@ -105,9 +112,19 @@ def _density(part: Binned) -> Curve:
     return Curve(np.where(part.counts > 0, part.counts / total, np.nan), error, error)
 
 
-def _numbers(histogram: hist.Hist[Any], unit: str) -> str:
-    found = spread(histogram, histogram.axes[0].name)
-    if np.isnan(found.median[0]):
-        return "too few entries"
-    median = f"{found.median[0]:.1f} {unit}".strip() if found.median[0] > 10 else f"{found.median[0]:.3f}"
-    return f"median {median}\nIQR/median {found.width[0]:.4f} ± {found.width_error[0]:.4f}"
+@styled
+def missing_error(histograms: Mapping[str, hist.Hist[Any]]) -> Figure:
+    """Error of the missing momentum along x, y and z."""
+    components = list(next(iter(histograms.values())).axes["component"])
+    figure, rows = panels([1.6] * len(components), top=legend_height(looks(histograms)))
+    summed = {name: histogram.project("difference") for name, histogram in histograms.items()}
+    for axes, component in zip(rows, components, strict=True):
+        parts = {name: at(histogram, "component", component) for name, histogram in histograms.items()}
+        edges, binned = common_bins(parts, span=summed)
+        draw_steps(axes, edges, binned)
+        axes.set_ylabel(f"per {edges[1] - edges[0]:.3g} GeV")
+        axes.text(0.02, 0.9, f"${component}$ component", transform=axes.transAxes, va="top")
+        axes.axvline(0.0, color="#aaaaaa", linewidth=0.9, zorder=0)
+    legend(rows[0], looks(histograms), points=False)
+    rows[-1].set_xlabel("missing momentum, reconstructed − true [GeV]")
+    return figure

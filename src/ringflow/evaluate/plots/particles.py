@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import hist
@@ -9,9 +10,8 @@ import mplhep
 import numpy as np
 from matplotlib.figure import Figure
 
-from ringflow.evaluate.plots.curves import at, draw_curves, draw_ratios, matched_fraction, width_curve
-from ringflow.evaluate.plots.distributions import draw_distribution
-from ringflow.evaluate.plots.jets import Histograms, draw_spread, set_fraction_range
+from ringflow.evaluate.candidates import Floats
+from ringflow.evaluate.plots.curves import Curve, at, draw_curves, draw_ratios, set_fraction_range
 from ringflow.evaluate.plots.style import (
     CLASS_NAMES,
     legend,
@@ -22,41 +22,26 @@ from ringflow.evaluate.plots.style import (
     say_empty,
     styled,
 )
-from ringflow.evaluate.quantiles import quantiles
-
-_AXIS_LABELS = {"pt": "$p_T$ [GeV]", "eta": r"$\eta$"}
 
 
 @styled
-def particle_rates(truth: Histograms, reconstructed: Histograms, label: int, axis: str) -> Figure:
-    """Efficiency (of true particles) and fake rate (of candidates) of one class against `pt` or `eta`, with ratios."""
-    compared, log = reference_of(truth) is not None, axis == "pt"
-    figure, axes = panels([2.1, 1.0, 2.1, 1.0] if compared else [2.3, 2.3], top=legend_height(looks(truth)))
-    edges = next(iter(truth.values())).axes[axis].edges
+def particle_rates(
+    edges: Floats, efficiency: Mapping[str, Curve], fakes: Mapping[str, Curve], xlabel: str, *, log: bool
+) -> Figure:
+    """Efficiency (of true particles) and fake rate (of candidates) of one class, with ratios."""
+    compared = reference_of(efficiency) is not None
+    figure, axes = panels([2.1, 1.0, 2.1, 1.0] if compared else [2.3, 2.3], top=legend_height(looks(efficiency)))
     step = len(axes) // 2
-    for panel, (histograms, matched, title) in enumerate(
-        [(truth, True, "efficiency"), (reconstructed, False, "fake rate")]
-    ):
-        curves = {
-            name: matched_fraction(at(histogram, "label", label), axis, matched=matched)
-            for name, histogram in histograms.items()
-        }
+    for panel, (curves, title) in enumerate([(efficiency, "efficiency"), (fakes, "fake rate")]):
         main = axes[panel * step]
         draw_curves(main, edges, curves, log=log)
         set_fraction_range(main, curves)
         main.set_ylabel(title)
         if compared:
             draw_ratios(axes[panel * step + 1], edges, curves, log=log)
-    legend(axes[0], looks(truth), points=True)
-    axes[-1].set_xlabel(f"{CLASS_NAMES[label]} {_AXIS_LABELS[axis]}")
+    legend(axes[0], looks(efficiency), points=True)
+    axes[-1].set_xlabel(xlabel)
     return figure
-
-
-def particle_width(histograms: Histograms, label: int) -> Figure:
-    """IQR/median of the transverse momentum response of one class against the true transverse momentum."""
-    chosen = {name: at(histogram, "label", label) for name, histogram in histograms.items()}
-    title = "IQR / median of $p_T$ response"
-    return draw_spread(chosen, "response", width_curve, f"true {CLASS_NAMES[label]} $p_T$ [GeV]", title, log=True)
 
 
 @styled
@@ -96,7 +81,7 @@ def confusion(histogram: hist.Hist[Any]) -> Figure:
 
 
 @styled
-def multiplicity(histograms: Histograms) -> Figure:
+def multiplicity(histograms: Mapping[str, hist.Hist[Any]]) -> Figure:
     """Particles too many or too few per event: mean, and the range of the central 68 % of events, per class."""
     figure, (axes,) = panels([3.6], top=legend_height(looks(histograms)))
     chosen = looks(histograms)
@@ -118,17 +103,13 @@ def multiplicity(histograms: Histograms) -> Figure:
     return figure
 
 
-def particles_per_event(histograms: Histograms) -> Figure:
-    """Number of candidates per event."""
-    return draw_distribution(histograms, "particles per event")
-
-
 def _centre(histogram: hist.Hist[Any]) -> tuple[float, float, float]:
-    """16 % quantile, mean and 84 % quantile."""
-    counts, axis = histogram.values(), histogram.axes[0]
-    low, high = quantiles(histogram.values(flow=True), axis.edges, [0.16, 0.84])
-    mean = float((counts * axis.centers).sum() / counts.sum()) if counts.sum() else float("nan")
-    return float(low), mean, float(high)
+    """16 % quantile, mean and 84 % quantile of whole numbers, each of which has a bin of its own."""
+    counts, values = histogram.values(), histogram.axes[0].centers
+    if not counts.sum():
+        return (float("nan"),) * 3
+    low, high = values[np.searchsorted(np.cumsum(counts) / counts.sum(), [0.16, 0.84])]
+    return float(low), float((counts * values).sum() / counts.sum()), float(high)
 
 
 def _percent(share: float) -> str:

@@ -155,7 +155,7 @@ def legend(axes: Axes, chosen: Mapping[str, Look], notes: Mapping[str, str] | No
         Line2D([], [], color=look.color, linestyle=look.line, marker=look.marker if points else "None")
         for look in chosen.values()
     ]
-    labels = [f"{look.name}, {notes[name]}" if notes else look.name for name, look in chosen.items()]
+    labels = [f"{look.name}\n{notes[name]}" if notes else look.name for name, look in chosen.items()]
     axes.legend(
         handles,
         labels,
@@ -167,7 +167,7 @@ def legend(axes: Axes, chosen: Mapping[str, Look], notes: Mapping[str, str] | No
         handlelength=2.0,
         handletextpad=0.5,
         labelspacing=0.35,
-        fontsize=10.5 if notes is None else 9.2,
+        fontsize=10.5 if notes is None else 8.8,
     )
 
 
@@ -180,7 +180,7 @@ def legend_columns(chosen: Mapping[str, Look], *, notes: bool) -> int:
 def legend_height(chosen: Mapping[str, Look], *, notes: bool = False) -> float:
     """Inches above the panel that the legend takes."""
     rows = -(-len(chosen) // legend_columns(chosen, notes=notes))
-    return 0.2 + rows * (0.36 if notes else 0.22)
+    return 0.2 + rows * (0.49 if notes else 0.22)
 
 
 def say_empty(axes: Axes) -> None:
