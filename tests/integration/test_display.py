@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,8 @@ sys.path.append(str(Path(__file__).parent))
 from chromium import CHROMIUM, NO_WEBGL, PATIENCE, SOFTWARE_WEBGL, Chromium
 from display_server import served
 
-from ringflow.display.source import open_source
+from ringflow.display.ranking import Errors
+from ringflow.display.source import EventSource, open_source
 from ringflow.display.static import write_static
 from ringflow.recipes.simulate import simulate
 from ringflow.sim.settings import SimulateSettings
@@ -114,11 +117,203 @@ def test_the_worst_come_first(fresh: Chromium, dataset: Path) -> None:
         fresh.until(f"{STATE}.scene.event.index === {worst}")
         fresh.until("document.getElementById('place').textContent === '1 of 4'")
     fresh.js("document.activeElement.blur()")
+    for view, name in enumerate(("model", "model", "baseline")):  # with the truth in the active view the model is meant
+        fresh.js(f"{STATE}.active = {view}")
+        fresh.press("w")
+        fresh.until(f"document.getElementById('order').value === 'jet {name}'")
+        worst = max(range(EVENTS), key=lambda event: errors[name]["jet"][event])
+        fresh.until(f"{STATE}.scene.event.index === {worst}")
+    fresh.press("n")
+    fresh.until(f"{STATE}.scene.event.index !== {worst}")
+    fresh.press("w")  # it goes there, and never back
+    fresh.until(f"{STATE}.scene.event.index === {worst}")
     fresh.press("w")
+    assert fresh.js(f"{STATE}.index") == worst
+    assert fresh.js("document.getElementById('order').value") == "jet baseline"
+    fresh.press("o")
     fresh.until("document.getElementById('order').value === ''")
-    fresh.press("v")
-    fresh.press("w")
-    fresh.until("document.getElementById('order').value === 'jet model'")
+    assert fresh.js(f"{STATE}.index") == worst
+    fresh.press("?")
+    assert "worst event of the model" in fresh.js("document.getElementById('keys').textContent")
+
+
+class Held:
+    """Events that are computed when a test lets them."""
+
+    def __init__(self, source: EventSource) -> None:
+        self._source, self.scenes, self.ranking = source, Event(), Event()
+        self.asked: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def scene(self, index: int) -> dict[str, Any]:
+        self.asked.append(index)
+        assert index == 1 or self.scenes.wait(PATIENCE)
+        return self._source.scene(index)
+
+    def errors(self, start: int, stop: int) -> Errors:
+        assert start == 0 or self.ranking.wait(PATIENCE)
+        jets = [1.0, 2.0, 9.0, 3.0][start:stop]
+        return {name: {"jet": jets, "energy": jets} for name in ("model", "baseline", "perfect")}
+
+
+@pytest.fixture
+def held(dataset: Path) -> Iterator[Held]:
+    source = Held(open_source(dataset))
+    yield source
+    source.scenes.set()
+    source.ranking.set()
+
+
+def test_it_says_that_an_event_is_computed_and_then_shows_the_last_one_asked_for(page: Chromium, held: Held) -> None:
+    busy = "document.getElementById('stage').ariaBusy === 'true'"
+    with served(held, 1) as url:
+        page.open(url)
+        assert not page.js(busy)
+        page.press("n")
+        page.until(busy)
+        assert page.js("document.getElementById('loading').checkVisibility()")
+        assert page.js("document.getElementById('status').textContent") == "Computing event 2 …"
+        page.press("n")
+        page.press("p")
+        page.press("n")
+        assert page.js("document.getElementById('status').textContent") == "Computing event 3 …"
+        held.scenes.set()
+        page.until(f"{STATE}.scene.event.index === 3")
+        assert not page.js(busy)
+        assert not page.js("document.getElementById('loading').checkVisibility()")
+        assert page.js("document.getElementById('status').textContent") == ""
+        assert held.asked == [1, 2, 3]
+
+
+def test_the_worst_is_gone_to_again_when_all_events_are_known(page: Chromium, held: Held) -> None:
+    held.scenes.set()
+    with served(held, 1) as url:
+        page.open(url)
+        page.press("w")
+        page.until(f"{STATE}.scene.event.index === 0")
+        page.until("document.getElementById('status').textContent === '1 of 4 events ordered'")
+        held.ranking.set()
+        page.until(f"{STATE}.scene.event.index === 2")
+
+
+def test_colours_of_energy_have_scales_with_units(fresh: Chromium) -> None:
+    scales = "[...document.querySelectorAll('#legend .scale')].map((one) => one.firstChild.textContent)"
+    momentum = "momentum of tracks and candidates [GeV]"
+    assert fresh.js(scales) == []
+    fresh.press("2")
+    assert fresh.js(scales) == ["hit energy [MeV]", momentum]
+    fresh.press("c")
+    assert fresh.js(scales) == ["hit energy [MeV]", "cluster energy [GeV]", momentum]
+    ticks = fresh.js(
+        "[...document.querySelectorAll('.ticks')].map((one) => [...one.children].map((t) => +t.textContent))"
+    )
+    for marks in ticks:
+        assert 2 <= len(marks) <= 5
+        assert marks == sorted(marks)
+    bars = fresh.js(
+        "[...document.querySelectorAll('#legend canvas')].map((c) => [...c.getContext('2d').getImageData(0, 0, 256, 1).data])"
+    )
+    assert bars[0] == bars[1] != bars[2]
+
+
+def follows(page: Chromium, *parts: str) -> str:
+    """The fragment of the address, once it has followed what was done: it has these parts."""
+    page.until(f"{json.dumps(parts)}.every((part) => location.hash.slice(1).split('&').includes(part))")
+    found: str = page.js("location.hash")
+    return found
+
+
+def test_a_link_shows_what_it_was_copied_from(fresh: Chromium, url: str) -> None:
+    assert follows(fresh, "event=1") == "#event=1"
+    fresh.press("n")
+    fresh.until(f"{STATE}.scene.event.index === 2")
+    fresh.choose(".view:nth-of-type(1) select", "perfect")
+    fresh.choose("#count", "2")
+    fresh.js("document.activeElement.blur()")
+    for key in "2chzvj":
+        fresh.press(key)
+    fresh.choose("#pt", "40")
+    fresh.click_on("#classes input[name=muon]")
+    fresh.choose("#order", "explained")  # not offered here
+    kept = "(({index, order, views, active, colour, minPt, without, layers, selected, look}) => JSON.stringify("
+    kept += f"[index, order, views, active, colour, minPt, [...without], layers, selected, look]))({STATE})"
+    shown, selected = fresh.js(kept), fresh.js(f"{STATE}.selected.candidate")
+    parts = ["event=2", "views=perfect,model", "active=1", "colour=energy", "pt=1.6", "without=muon", "on=clusters"]
+    link = follows(fresh, *parts, "off=hits", "look=front", f"selected=model,{selected}")
+    fresh.call("Page.navigate", url="about:blank")
+    fresh.open(url + link)
+    assert fresh.js(kept) == shown
+    assert follows(fresh, *parts) == link
+    assert [fresh.js(f"document.getElementById({name!r}).value") for name in ("colour", "pt", "number")] == [
+        "energy", "40", "2"]  # fmt: skip
+    camera = "ringflow.space().camera.position.toArray().map(Math.round)"
+    fresh.click(300, 300, to=(340, 330))
+    turned = fresh.js(camera)
+    link = follows(fresh, f"look={','.join(map(str, fresh.js(f'{STATE}.look')))}")
+    fresh.call("Page.navigate", url="about:blank")
+    fresh.open(url + link)
+    assert fresh.js(camera) == turned
+
+
+def test_one_goes_back_to_events_and_not_through_every_change(fresh: Chromium, url: str) -> None:
+    fresh.open(f"{url}?webgl=off")
+    follows(fresh, "event=1")
+    steps = fresh.js("history.length")
+    for value in range(10):
+        fresh.choose("#pt", str(value))
+    fresh.press("2")
+    follows(fresh, "event=1", "colour=energy", f"pt={fresh.js(f'{STATE}.minPt')}")
+    assert fresh.js("history.length") == steps
+    fresh.js("document.activeElement.blur(); performance.now = () => 0")  # however slow this machine is
+    fresh.press("n")
+    fresh.until("location.hash.startsWith('#event=2')")
+    fresh.press("n")  # at once, so that it is the same step
+    fresh.until("location.hash.startsWith('#event=3')")
+    fresh.press("1")
+    fresh.until("!location.hash.includes('colour')")
+    fresh.js("history.back()")
+    fresh.until(f"{STATE}.scene.event.index === 1")
+    assert fresh.js(f"{STATE}.colour") == "energy"
+    fresh.js("history.forward()")
+    fresh.until(f"{STATE}.scene.event.index === 3")
+    assert fresh.js(f"{STATE}.colour") == "class"
+
+
+NONSENSE = [
+    "event=77",
+    "event=-1",
+    "event=1.5",
+    "event=",
+    "event=%ff",
+    "views=&active=9",
+    "views=nobody,<b>",
+    "colour=loud",
+    "pt=1e9",
+    "pt=x",
+    "without=nothing,%",
+    "on=off&off=on",
+    "graph=-3",
+    "selected=model",
+    "selected=model,99999",
+    "selected=nobody,0",
+    "look=1,2,3",
+    "look=0,0,0,0,0,0",
+    "look=NaN,1,1,1,1,1",
+    "order=jet+nobody",
+    "&&=&=,=",
+    "__proto__=1",
+]
+
+
+def test_nonsense_in_the_address_is_ignored(fresh: Chromium, url: str) -> None:
+    fresh.call("Page.navigate", url="about:blank")
+    fresh.open(f"{url}?webgl=off#{'&'.join(NONSENSE)}")  # flat, which is drawn sooner
+    fresh.until("location.hash === '#event=1'")
+    for nonsense in NONSENSE:
+        fresh.js(f"location.hash = {nonsense!r}")
+        fresh.until("location.hash === '#event=1'")
 
 
 def test_a_candidate_is_selected_everywhere(fresh: Chromium) -> None:
@@ -255,6 +450,15 @@ def test_a_page_without_a_server(dataset: Path, tmp_path: Path) -> None:
         browser.until(f"{STATE}.scene.event.index === 3")
         browser.choose("#order", "energy model")
         browser.until("document.getElementById('place').textContent === '1 of 2'")
+        browser.choose("#order", "")
+        browser.press("5")
+        browser.choose("#number", "3")
+        assert follows(browser, "event=3", "colour=candidate") == "#event=3&colour=candidate"
         assert browser.complaints() == []
         assert browser.requests() == [page.as_uri()]
+        link = f"{page.as_uri()}#event=3&colour=energy"
+        browser.call("Page.navigate", url="about:blank")
+        browser.open(link)
+        assert browser.js(f"[{STATE}.scene.event.index, {STATE}.colour]") == [3, "energy"]
+        assert browser.js("document.getElementById('phoenix').checkVisibility()")
         assert Path(browser.js("document.getElementById('phoenix').href").removeprefix("file://")).is_file()

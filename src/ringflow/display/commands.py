@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import interactive, say
-from ringflow.base.options import Count, Json, Several, Switch
+from ringflow.base.options import Count, Json, ProfileName, Several, Switch
 from ringflow.base.output import finish, print_json
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ STATIC_EVENTS = 20
 @display.default
 def display_command(
     source: Annotated[
-        Path, Parameter(help="Folder of a dataset or of a report, EDM4hep file (.root) or Phoenix event file (.json).")
+        Path,
+        Parameter(
+            help="Folder of a dataset or of a report, file of candidates (.parquet), EDM4hep file (.root) or "
+            "Phoenix event file (.json)."
+        ),
     ],
     /,
     *,
@@ -47,9 +52,12 @@ def display_command(
     links: Annotated[
         Path | None, Parameter(help="File of `ringflow explain --links`: lines from candidates to elements.")
     ] = None,
-    static: Annotated[Path | None, Parameter(help="Write a page that needs no server into this folder.")] = None,
+    static: Annotated[
+        Path | None,
+        Parameter(help="Write a page that needs no server into this folder, or as this one file (.html)."),
+    ] = None,
     phoenix: Annotated[Path | None, Parameter(help="Write the event into this file, for Phoenix.")] = None,
-    profile: Annotated[str | None, Parameter(help="How to read a ROOT file: name of a profile or TOML file.")] = None,
+    profile: ProfileName | None = None,
     sample: Annotated[str | None, Parameter(help="Sample of a report; its first unless given.")] = None,
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535), help="Port; 0 is any that is free.")] = 0,
     no_open: Annotated[bool, Switch, Parameter(help="Do not open a browser.")] = False,
@@ -59,9 +67,14 @@ def display_command(
 
     The page is served on this machine only, until Ctrl-C. `--static` and `--phoenix` write files instead.
     """
+    writes = static is not None or phoenix is not None
+    if not writes:  # a shell that starts it in the background has it ignore Ctrl-C, and services send SIGTERM
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+    say(f"opening {source}")
+
     from ringflow.display.source import open_source
 
-    writes = static is not None or phoenix is not None
     limit = None if writes else events  # what is written begins at --event, wherever that is
     shown = open_source(
         source, candidates=candidates, model=model, events=limit, profile=profile, sample=sample, links=links
@@ -75,7 +88,6 @@ def display_command(
         _write(shown, range(start, shown.num_events), events, static, phoenix)
         if as_json:
             print_json({"static": static, "phoenix": phoenix})
-        finish(None, f"ringflow display {phoenix}" if static is None else f"open {static / 'index.html'} in a browser")
         return
 
     from ringflow.display.server import serve
@@ -88,12 +100,12 @@ def _write(shown: EventSource, possible: range, events: int | None, static: Path
         from ringflow.display.phoenix import write_phoenix
 
         write_phoenix(phoenix, (shown.scene(index) for index in possible[: events or 1]))
-        say(f"made: {phoenix}")
+        finish(phoenix, f"ringflow display {phoenix}")
     if static is not None:
         from ringflow.display.static import write_static
 
         page = write_static(shown, list(possible[: events or STATIC_EVENTS]), static)
-        say(f"made: {page}")
+        finish(page, f"open {page} in a browser")
 
 
 def _announce(url: str, *, as_json: bool, no_open: bool) -> None:

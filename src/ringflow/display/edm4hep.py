@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ringflow.data.edm4hep import Edm4hepFile, load_profile
+from ringflow.data.edm4hep import open_edm4hep
 from ringflow.data.manifest import make_manifest
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
@@ -14,9 +14,9 @@ from ringflow.event.block import EventBlock
 class Edm4hepEvents(Dataset):
     """What a dataset offers, without a dataset on disk; a single event is read without those before it."""
 
-    def __init__(self, path: Path, profile: str) -> None:
+    def __init__(self, path: Path, profile: str | None) -> None:
         self.path = path
-        self.file = Edm4hepFile(path, load_profile(profile))
+        self.file = open_edm4hep(path, profile)
         self.field = self.file.profile.field
         self.manifest = make_manifest(
             detector=self.file.profile.detector, sample=path.stem, columns=self.file.columns, shards=(), provenance={}

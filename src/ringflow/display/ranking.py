@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Event, Lock, Thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition, Event, Thread
 from typing import Any
 
 #: Reconstruction -> measure (`jet`, `energy`) -> error of every event, in GeV.
 Errors = dict[str, dict[str, list[float]]]
 Compute = Callable[[int, int], Errors | None]
 
-#: Few, because whoever asks for an event in the meantime waits for a portion.
-_EVENTS_AT_ONCE = 10
 _DIGITS = 3
 
 
@@ -21,48 +20,55 @@ class Ranking:
     def __init__(self, compute: Compute, num_events: int) -> None:
         self._compute, self._num_events = compute, num_events
         self._errors: Errors = {}
-        self._done, self._failure = 0, ""
-        self._lock, self._stop = Lock(), Event()
+        self._done, self._failure, self._people = 0, "", 0
+        self._turn, self._stop = Condition(), Event()
         self._thread: Thread | None = None
 
     def known(self) -> dict[str, Any]:
         """What is known by now; the first call starts the work."""
-        with self._lock:
+        with self._turn:
             if self._thread is None and not self._stop.is_set():
                 self._thread = Thread(target=self._work, name="ranking", daemon=True)
                 self._thread.start()
             errors = {name: {by: list(column) for by, column in part.items()} for name, part in self._errors.items()}
             return {"done": self._done, "of": self._num_events, "failure": self._failure, "errors": errors}
 
-    def complete(self) -> dict[str, Any]:
-        """The errors of all events, computed here and now."""
-        self._work()
-        return self.known_so_far()
-
-    def known_so_far(self) -> dict[str, Any]:
-        """What is known, without starting anything."""
-        with self._lock:
-            return {"done": self._done, "of": self._num_events, "failure": self._failure, "errors": self._errors}
+    @contextmanager
+    def giving_way(self) -> Iterator[None]:
+        """For as long as somebody waits for an event, no other one is begun here."""
+        with self._turn:
+            self._people += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._people -= 1
+                self._turn.notify_all()
 
     def stop(self) -> None:
         """End the work."""
         self._stop.set()
+        with self._turn:
+            self._turn.notify_all()
         if self._thread is not None:
             self._thread.join()
 
     def _work(self) -> None:
         try:
-            while self._done < self._num_events and not self._stop.is_set():
-                last = min(self._done + _EVENTS_AT_ONCE, self._num_events)
-                self._add(self._compute(self._done, last), last)
+            while self._done < self._num_events:
+                with self._turn:
+                    self._turn.wait_for(lambda: self._stop.is_set() or not self._people)
+                if self._stop.is_set():
+                    return
+                self._add(self._compute(self._done, self._done + 1))
         except Exception as error:  # the page says why; the events themselves can still be shown
-            with self._lock:
+            with self._turn:
                 self._failure = " ".join(str(error).split()) or type(error).__name__
 
-    def _add(self, errors: Errors | None, done: int) -> None:
-        with self._lock:
+    def _add(self, errors: Errors | None) -> None:
+        with self._turn:
             for name, columns in (errors or {}).items():
                 known = self._errors.setdefault(name, {})
                 for by, values in columns.items():
                     known.setdefault(by, []).extend(round(value, _DIGITS) for value in values)
-            self._done = done if errors is not None else self._num_events
+            self._done = self._num_events if errors is None else self._done + 1

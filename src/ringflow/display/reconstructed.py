@@ -7,6 +7,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset, read_shard
@@ -15,10 +17,11 @@ from ringflow.display.errors import errors_by_event
 from ringflow.display.links import EventLinks, LinkFile
 from ringflow.display.outline import outline
 from ringflow.display.ranking import Errors
-from ringflow.display.reconstruction import TITLES, TRUTH, Made
+from ringflow.display.reconstruction import MEASURED, TITLES, TRUTH, Made
 from ringflow.display.scene import event_scene
 from ringflow.evaluate.candidates import checked, visible
-from ringflow.event.block import Collection, EventBlock
+from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.infer.made import ROW
 from ringflow.recipes.models import model_file
 from ringflow.recipes.reconstructions import (
     Reconstruct,
@@ -129,7 +132,7 @@ class ReconstructedEvents:
                 reasons[name] = str(error)
                 del self._makers[name]
         if not self._makers:
-            raise UsageError(f"nothing can be reconstructed of {self.dataset.path}; give --candidates FILE")
+            self._makers[MEASURED] = _no_candidates
         return reasons
 
     def _make(self, name: str, block: EventBlock) -> Collection:
@@ -159,6 +162,10 @@ class ReconstructedEvents:
                     return self._kept
                 first += len(block)
         raise UsageError(f"no event {index} in {self.dataset.path}; its {len(self.dataset)} events count from 0")
+
+
+def _no_candidates(block: EventBlock) -> Collection:
+    return cast("candidate", 0 * block.event_number, {name: np.zeros(0) for name in ROW})
 
 
 def _candidate_files(dataset: Dataset, paths: Sequence[Path]) -> dict[str, CandidateFile]:

@@ -28,7 +28,16 @@ from ringflow.evaluate.matching import match_jets, match_particles
 from ringflow.event.block import Collection, EventBlock
 
 TRUTH = "target"
-TITLES = {TRUTH: "Truth", "perfect": "Perfect PF", "baseline": "Rules", "model": "Model", "candidate": "In the file"}
+#: What is shown of events that nothing can be reconstructed of: tracks, clusters and hits alone.
+MEASURED = "measured"
+TITLES = {
+    TRUTH: "Truth",
+    "perfect": "Perfect PF",
+    "baseline": "Rules",
+    "model": "Model",
+    "candidate": "In the file",
+    MEASURED: "Measured",
+}
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

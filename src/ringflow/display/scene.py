@@ -97,7 +97,12 @@ def _tracks(event: EventBlock, truth: EventTruth, outline: Outline) -> dict[str,
 def _clusters(event: EventBlock, truth: EventTruth) -> dict[str, Any]:
     if "cluster" not in event:
         return {"subsystem": [], "particle": []}
-    return {"subsystem": listed(_main_subsystem(event["cluster"])), "particle": listed(truth.cluster_particle)}
+    part = event["cluster"]
+    made = {"subsystem": listed(_main_subsystem(part)), "particle": listed(truth.cluster_particle)}
+    if not {"eta", "phi"} <= set(part.columns):  # outside data may leave out what follows from the position
+        x, y, z = (part[axis].astype(np.float64) for axis in "xyz")
+        made |= {"eta": listed(np.arcsinh(z / np.hypot(x, y).clip(1e-9))), "phi": listed(np.arctan2(y, x))}
+    return made
 
 
 def _main_subsystem(clusters: Collection) -> npt.NDArray[np.int64]:

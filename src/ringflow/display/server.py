@@ -68,8 +68,8 @@ class Answers:
         return HTTPStatus.NOT_FOUND, _TEXT, b"no such page\n"
 
     def scene(self, index: int) -> dict[str, Any]:
-        """A scene, computed once as long as it is among the last ones asked for."""
-        with self._lock:
+        """A scene, computed once as long as it is among the last ones asked for, and before any other is ranked."""
+        with self._ranking.giving_way(), self._lock:
             if index not in self._scenes:
                 self._scenes[index] = self._source.scene(index)
                 if len(self._scenes) > _SCENES_KEPT:

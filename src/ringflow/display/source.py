@@ -1,4 +1,4 @@
-"""Where events to be shown come from: a dataset, a report about one, an EDM4hep file, or a Phoenix event file."""
+"""Where events to be shown come from: a dataset, what was made of one, an EDM4hep file, or a Phoenix event file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.data.manifest import instead_of_dataset
 from ringflow.display.ranking import Errors
+from ringflow.recipes.models import MODEL_FILE, model_file
 
-PHOENIX_SUFFIX = ".json"
+PHOENIX_SUFFIX, ROOT_SUFFIX, CANDIDATES_SUFFIX = ".json", ".root", ".parquet"
+_WHAT = (
+    "give the folder of a dataset or of a report, a file of candidates (.parquet), an EDM4hep file (.root) or a Phoenix "
+    "event file (.json)"
+)
 
 
 class EventSource(Protocol):
@@ -46,26 +52,33 @@ def open_source(
     of `ringflow explain --links`.
     """
     if not path.exists():
-        raise InputFileError(
-            f"nothing at {path}; give the folder of a dataset or of a report, an EDM4hep file (.root) or a Phoenix "
-            f"event file ({PHOENIX_SUFFIX})"
-        )
+        raise InputFileError(f"nothing at {path}; {_WHAT}")
+    if path.suffix in (".safetensors", ".onnx") or (path / MODEL_FILE).is_file():
+        raise InputFileError(f"{path} is a network; show events with it: ringflow display DATASET --model {path}")
+    if path.is_file() and path.suffix not in (PHOENIX_SUFFIX, ROOT_SUFFIX, CANDIDATES_SUFFIX):
+        hepmc = ".hepmc" in path.name
+        raise InputFileError(instead_of_dataset(path) if hepmc else f"{path} is no file of events; {_WHAT}")
     if path.is_file() and path.suffix == PHOENIX_SUFFIX:
         options = {"--candidates": candidates, "--model": model, "--profile": profile, "--sample": sample}
         _refuse({**options, "--links": links}, path)
         from ringflow.display.phoenix_source import PhoenixSource
 
         return PhoenixSource(path, events)
+    if model is not None:
+        model_file(model)  # a wrong name is told before torch is loaded, which takes seconds
     from ringflow.display.reconstructed import ReconstructedEvents
-    from ringflow.display.report import dataset_of_report, is_report
+    from ringflow.display.report import dataset_of_candidates, dataset_of_report, is_report
 
-    if path.is_file():
+    if path.is_file() and path.suffix == ROOT_SUFFIX:
         _refuse({"--sample": sample}, path)
         from ringflow.display.edm4hep import Edm4hepEvents
 
-        return ReconstructedEvents(Edm4hepEvents(path, profile or "clic"), candidates, model, events, links)
+        return ReconstructedEvents(Edm4hepEvents(path, profile), candidates, model, events, links)
     _refuse({"--profile": profile}, path)
-    if is_report(path):
+    if path.is_file():
+        _refuse({"--sample": sample}, path)
+        path, candidates = dataset_of_candidates(path), [path, *candidates]
+    elif is_report(path):
         path = dataset_of_report(path, sample)
     else:
         _refuse({"--sample": sample}, path)

@@ -61,6 +61,13 @@ def test_a_static_page_holds_its_events(shown: Path, tmp_path: Path) -> None:
         write_static(source, [0], tmp_path / "other")
 
 
+def test_a_static_page_may_be_one_file(shown: Path, tmp_path: Path) -> None:
+    page = write_static(open_source(shown), range(2), tmp_path / "new" / "events.html")
+    assert [path.name for path in page.parent.iterdir()] == ["events.html"]
+    events = json.loads(re.search(r'id="events">(.*?)</script>', page.read_text(encoding="utf-8"))[1])  # type: ignore[index]
+    assert (events["indices"], events["phoenix"]) == ([0, 1], False)
+
+
 def test_the_command_writes_files(shown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: object) -> None:
         display([str(word) for word in words], exit_on_error=False, print_error=False, result_action="return_value")

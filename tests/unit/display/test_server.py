@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import pytest
 
 from ringflow.base.errors import DatasetError, FailureError
+from ringflow.display.ranking import Errors
 from ringflow.display.server import Answers, open_server
 from ringflow.display.source import open_source
 
@@ -139,24 +144,79 @@ def test_it_listens_on_this_machine_only_and_says_if_it_cannot(port: int) -> Non
     server.server_close()
 
 
+@pytest.mark.parametrize(("command", "number"), [("display", signal.SIGINT), ("browse", signal.SIGTERM)])
+def test_a_signal_ends_it_well(shown: Path, tmp_path: Path, command: str, number: signal.Signals) -> None:
+    words = {"display": ["display", shown, "--no-open"], "browse": ["browse", tmp_path]}[command]
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from ringflow.cli import main; main()"
+    begun = [sys.executable, "-c", code, *map(str, words), "--json"]  # ignoring Ctrl-C, as in the background of a shell
+    with subprocess.Popen(begun, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "http://127.0.0.1:" in process.stdout.readline()
+        process.send_signal(number)
+        said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0
+    assert "Traceback" not in said
+
+
 class _Nothing:
     def get(self, path: str) -> Any:
         return 404, "text/plain", b""
 
 
+class Broken:
+    num_events = 1
+    notes = ()
+    explained = ()
+    about: dict[str, Any] = {}  # noqa: RUF012 - as the protocol has it
+
+    def scene(self, index: int) -> dict[str, Any]:
+        raise DatasetError("the shard is gone; make it again")
+
+    def errors(self, start: int, stop: int) -> Errors | None:
+        return None
+
+
+class Slow(Broken):
+    """As many events as keep a ranking busy for seconds; like the real one, it does one thing at a time."""
+
+    num_events = 60
+
+    def __init__(self) -> None:
+        self._lock, self.ranking, self.ranked = Lock(), Event(), 0
+
+    def scene(self, index: int) -> dict[str, Any]:
+        with self._lock:
+            return {"event": {"index": index}}
+
+    def errors(self, start: int, stop: int) -> Errors | None:
+        for _ in range(start, stop):
+            with self._lock:
+                self.ranking.set()
+                time.sleep(0.05)
+                self.ranked += 1
+        return {"model": {"jet": [1.0] * (stop - start)}}
+
+
+def test_what_a_person_asks_for_goes_before_the_ranking() -> None:
+    source = Slow()
+    answers = Answers(source, 0)
+    try:
+        answers.get("/ranking.json")
+        assert source.ranking.wait(PATIENCE)
+        for asked in (7, 8, 9):
+            before = source.ranked
+            assert answers.get(f"/scene/{asked}.json")[0] == 200
+            assert source.ranked - before <= 1  # the one it was at
+        deadline = time.monotonic() + PATIENCE
+        while (known := json.loads(answers.get("/ranking.json")[2]))["done"] < 4:  # and it goes on
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert known["done"] < source.num_events
+    finally:
+        answers.stop()
+
+
 def test_an_event_that_cannot_be_read_is_one_line() -> None:
-    class Broken:
-        num_events = 1
-        notes = ()
-        explained = ()
-        about: dict[str, Any] = {}  # noqa: RUF012 - as the protocol has it
-
-        def scene(self, index: int) -> dict[str, Any]:
-            raise DatasetError("the shard is gone; make it again")
-
-        def errors(self, start: int, stop: int) -> None:
-            return None
-
     answers = Answers(Broken(), 0)
     assert answers.get("/scene/0.json")[0] == 500
     assert answers.get("/scene/0.json")[2] == b"the shard is gone; make it again\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
 from ringflow.data.candidates import write_candidates
 from ringflow.data.manifest import manifest_hash
+from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
 from ringflow.display.errors import errors_by_event
 from ringflow.display.ranking import Ranking
@@ -81,6 +84,18 @@ def test_a_report_leads_to_its_dataset(shown: Path, tmp_path: Path) -> None:
         open_source(report)
 
 
+def test_a_file_of_candidates_leads_to_its_dataset(shown: Path, tmp_path: Path) -> None:
+    shutil.copytree(shown, tmp_path / "renamed")
+    file = mine(shown, tmp_path / "mine.parquet")
+    source = open_source(file)
+    assert (source.about["source"], source.num_events) == ("renamed", 3)
+    assert [one["name"] for one in source.about["reconstructions"]][:2] == ["target", "mine"]
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    alone = file.rename(tmp_path / "far" / "away" / "mine.parquet")
+    with pytest.raises(InputFileError, match=f"'zuds_91', .* show those, with --candidates {alone}"):
+        open_source(alone)
+
+
 PROFILE = """
 name = "own"
 description = "what ringflow reconstruct writes"
@@ -125,6 +140,16 @@ def test_what_is_wrong_is_said(shown: Path, tmp_path: Path) -> None:
         open_source(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match="not a dataset"):
         open_source(tmp_path)
+    with pytest.raises(DatasetError, match=f"give a folder that has one, such as {shown}"):
+        open_source(shown.parent)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputFileError, match=r"notes.txt is no file of events; give the folder of a dataset"):
+        open_source(tmp_path / "notes.txt")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.safetensors").touch()
+    for network in (tmp_path / "run", tmp_path / "run" / "model.safetensors"):
+        with pytest.raises(InputFileError, match=f"display DATASET --model {network}$"):
+            open_source(network)
     with pytest.raises(UsageError, match="--profile clic does not go with"):
         open_source(shown, profile="clic")
     with pytest.raises(InputFileError, match="no candidate file"):
@@ -153,7 +178,25 @@ def test_the_ranking_grows_and_says_why_it_ends() -> None:
     known = ranking.known()
     assert known["errors"]["model"]["jet"] == [float(event) for event in range(20)]
     assert (known["done"], known["of"], known["failure"]) == (20, 30, "the shard is gone")
-    assert asked == [(0, 10), (10, 20), (20, 30)]
+    assert asked == [(event, event + 1) for event in range(21)]
     ranking.stop()
     without_truth = Ranking(lambda start, stop: None, 5)
-    assert without_truth.complete()["done"] == 5
+    without_truth.known()
+    assert without_truth._thread is not None
+    without_truth._thread.join()
+    assert without_truth.known()["done"] == 5
+
+
+def test_events_that_nothing_can_be_reconstructed_of_are_shown_as_measured(
+    tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    """With the columns that the page about outside data begins with."""
+    tracks = {"pt": [[12.5]], "eta": [[0.3]], "phi": [[1.1]], "charge": [[1]]}
+    clusters = {"energy": [[14.0]], "x": [[900.0]], "y": [[1500.0]], "z": [[520.0]]}
+    write_dataset(tmp_path / "mine", detector="mine", tracks=tracks, clusters=clusters)
+    source = open_source(tmp_path / "mine")
+    assert [one["title"] for one in source.about["reconstructions"]] == ["Measured"]
+    scene = source.scene(0)
+    assert scene["reconstructions"][0]["candidates"]["energy"] == []
+    assert scene["clusters"]["eta"][0] == pytest.approx(np.arcsinh(520 / np.hypot(900, 1500)), abs=1e-3)
+    assert command("display", tmp_path / "mine", "--static", tmp_path / "page").code == 0

@@ -1,4 +1,5 @@
-// Colours that people with any colour vision can tell apart: the eight of Okabe and Ito, and viridis for quantities.
+// Colours that people with any colour vision can tell apart: the eight of Okabe and Ito, and for quantities viridis (energy in
+// the calorimeter) and reds (momentum), both of which go from dark to bright.
 
 const CLASS_COLOURS = {
   light: { charged_hadron: "#0072B2", neutral_hadron: "#009E73", photon: "#E69F00", electron: "#CC79A7", muon: "#D55E00" },
@@ -10,6 +11,7 @@ const SUBSYSTEMS = {
   yoke_barrel: "#CC79A7", yoke_endcap: "#E3B5CE",
 };
 const VIRIDIS = ["#440154", "#482878", "#3E4989", "#31688E", "#26828E", "#1F9E89", "#35B779", "#6DCD59", "#B4DE2C", "#FDE725"];
+const REDS = ["#67000D", "#8F0A12", "#B51318", "#D32A21", "#EA4B33", "#F6714E", "#FB9470", "#FDB597", "#FED5C0", "#FFEEE6"];
 const HUES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B3A22B"];
 
 /** [red, green, blue] from 0 to 255 of a colour written as #rrggbb. */
@@ -46,13 +48,14 @@ export function palette(theme) {
     ofClass: (name) => (classes[name] ? rgb(classes[name]) : variable("--none")),
     ofSubsystem: (name) => rgb(SUBSYSTEMS[name] ?? "#999999"),
     ofRank: (rank) => many[rank % many.length],
-    ofShare: (share) => scale(theme === "dark" ? 0.12 + 0.88 * share : 0.86 - 0.84 * share),
+    ofEnergy: (share) => scale(VIRIDIS, theme === "dark" ? 0.12 + 0.88 * share : 0.86 - 0.84 * share),
+    ofMomentum: (share) => scale(REDS, theme === "dark" ? 0.22 + 0.78 * share : 0.78 - 0.78 * share),
   };
 }
 
-/** Viridis from 0 to 1. */
-function scale(share) {
-  const place = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
-  const low = Math.min(Math.floor(place), VIRIDIS.length - 2);
-  return mix(rgb(VIRIDIS[low]), rgb(VIRIDIS[low + 1]), place - low);
+/** A colour between others, from 0 to 1. */
+function scale(colours, share) {
+  const place = Math.min(Math.max(share, 0), 1) * (colours.length - 1);
+  const low = Math.min(Math.floor(place), colours.length - 2);
+  return mix(rgb(colours[low]), rgb(colours[low + 1]), place - low);
 }

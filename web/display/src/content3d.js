@@ -40,16 +40,16 @@ export class Content {
       group.visible = outer ? state.layers.yoke : state.layers.detector;
     }
     this.clearLines();
-    if (state.layers.tracks) this.drawTracks(painted, colours);
+    if (state.layers.tracks) this.drawTracks(painted);
     if (state.layers.candidates) this.drawCandidates(painted, colours);
     if (state.layers.graph) this.drawGraph(painted, state, colours);
     if (state.layers.links) this.drawLinks(painted, colours);
   }
 
-  drawTracks(painted, colours) {
+  drawTracks(painted) {
     const lit = [], heard = [], others = [];
     const place = (i) => (painted.litTracks.has(i) ? lit : painted.heardTracks.has(i) ? heard : others);
-    this.scene.tracks.lines.forEach((line, i) => place(i).push([line, colours.track]));
+    this.scene.tracks.lines.forEach((line, i) => place(i).push([line, painted.tracks[i]]));
     const faint = painted.chosen.size ? 0.25 : 0.7;
     this.add(others, { linewidth: 0.5, opacity: faint });
     this.add(heard, { linewidth: 1.8, opacity: 1 });

@@ -13,8 +13,8 @@ export function offers(scene, layer) {
 
 /** Fill the boxes; `changed` is called when one of them was used. */
 export function showControls(classes, layers, state, colours, changed) {
-  showChecks(classes, state.offered.map((name) => ({ name, on: state.classes.has(name), colour: colours.ofClass(name) })), (name, on) => {
-    state.classes[on ? "add" : "delete"](name);
+  showChecks(classes, state.offered.map((name) => ({ name, on: !state.without.has(name), colour: colours.ofClass(name) })), (name, on) => {
+    state.without[on ? "delete" : "add"](name);
     changed();
   });
   const offered = Object.keys(LAYERS).filter((name) => offers(state.scene, name));

@@ -1,6 +1,6 @@
 // Where scenes come from: the server that sent the page, or the page itself when it was written as one file.
 
-/** {events, scene(index), ranking(), phoenix(index)}: the same for both. */
+/** {events, scene(index), ranking(), phoenix(index), null if there is none}: the same for both. */
 export function openData() {
   const embedded = document.getElementById("events");
   return embedded ? inThePage(JSON.parse(embedded.textContent)) : fromServer();
@@ -28,7 +28,7 @@ function inThePage(events) {
     events: async () => events,
     scene: async (index) => unpack(scenes.get(index).textContent),
     ranking: async () => events.ranking,
-    phoenix: (index) => `phoenix/${index}.json`,
+    phoenix: (index) => (events.phoenix ? `phoenix/${index}.json` : null),
   };
 }
 

@@ -4,7 +4,8 @@
 export const KEYS = [
   [["n", "ArrowRight"], "next event", "step", 1],
   [["p", "ArrowLeft"], "previous event", "step", -1],
-  [["w"], "worst events first, or back", "worst"],
+  [["w"], "go to the worst event of the model, or of the active view", "worst"],
+  [["o"], "events as they come", "natural"],
   [["g"], "go to an event", "goTo"],
   [["j", "ArrowDown"], "next candidate", "walk", 1],
   [["k", "ArrowUp"], "previous candidate", "walk", -1],

@@ -1,24 +1,23 @@
 // The page: state, what happens when something is used, and drawing all of it anew.
+import { Address, initial, read, written } from "./address.js";
 import { palette } from "./colours.js";
-import { LAYERS, offers, showControls } from "./controls.js";
+import { offers, showControls } from "./controls.js";
 import { openData, prepared } from "./data.js";
 import { listen, showKeys } from "./keys.js";
 import { Order } from "./order.js";
 import { paint } from "./painting.js";
-import { candidateOrder, make, showLegend, showList, showSelected, summary } from "./panel.js";
+import { candidateOrder, colourScales, make, showLegend, showList, showSelected, summary } from "./panel.js";
 import { drawPane, pickPane, placeInPane } from "./panes.js";
 import { save, savePicture } from "./picture.js";
 import { Views3D, webGL } from "./views3d.js";
 
 const $ = (id) => document.getElementById(id);
 const PANES = ["etaphi", "xy", "rz"];
+const SOON = 150; // ms: what comes sooner needs no sign that it is waited for
 
-const state = {
-  scene: null, index: 0, colour: "class", minPt: 0, classes: new Set(), layers: { ...LAYERS },
-  graphLayer: 0, views: [], active: 0, selected: null, theme: "light",
-};
+const state = { scene: null, theme: "light" }; // and what an address says, see `initial`
 const data = openData();
-let events, order, colours, space, cells = [], painted = [];
+let events, order, colours, space, usual, address, cells = [], painted = [];
 
 async function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -26,15 +25,16 @@ async function start() {
   dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
   events = await data.events();
   order = new Order(data, events, orderChanged);
-  state.views = events.reconstructions.slice(0, 3).map(({ name }) => name);
+  usual = initial(events);
   $("source").textContent = [events.source, events.sample, events.detector].filter((word, i, all) => word && all.indexOf(word) === i).join(" · ");
   Order.choices(events).forEach(({ key, title }) => $("order").append(make("option", { value: key }, title)));
   const drawnBy = new URLSearchParams(location.search).get("webgl") === "off" ? null : webGL();
-  if (drawnBy) space = new Views3D($("views"), select, drawnBy);
+  if (drawnBy) space = new Views3D($("views"), select, turned, drawnBy);
   else say("No WebGL here: views are flat", 4000);
-  buildViews();
+  await restore(location.hash);
   wire();
-  await show(events.start);
+  address = new Address(() => written(state, usual), restore);
+  address.write(false);
   document.documentElement.dataset.ready = "yes";
 }
 
@@ -54,7 +54,6 @@ function wire() {
   on("pt", "input", () => {
     const share = Number($("pt").value) / 100;
     state.minPt = share ? Number((0.1 * 1000 ** share).toPrecision(2)) : 0;
-    $("pt-value").textContent = String(state.minPt);
     redraw();
   });
   for (const kind of PANES) on(kind, "click", (event) => pickFlat($(kind), kind, state.active, event));
@@ -63,38 +62,76 @@ function wire() {
   listen(actions);
 }
 
-/** Load an event and draw it. */
-async function show(index) {
-  state.index = index;
-  let scene;
-  try {
-    scene = prepared(await data.scene(index));
-  } catch (error) {
-    return say(error.message);
-  }
-  if (state.index !== index) return undefined; // somebody was faster
-  const first = !state.scene;
-  state.scene = scene;
-  state.selected = null;
-  if (first) firstScene(scene);
-  controls();
-  say(order.note);
-  $("number").value = String(index);
-  showPlace();
-  $("phoenix").href = data.phoenix(index);
-  $("phoenix").download = `event-${index}.phoenix.json`;
-  fillViews();
-  if (first) space?.look("corner");
-  return undefined;
+/** The state that a fragment of the address means. */
+function restore(fragment) {
+  const orders = [...$("order").options].map((option) => option.value);
+  const names = events.reconstructions.map(({ name }) => name);
+  const { index, selected, ...others } = read(fragment, usual, { indices: order.natural, orders, names });
+  Object.assign(state, others);
+  if (order.key !== state.order) chooseOrder(state.order, false);
+  buildViews();
+  return show(index, selected);
 }
 
-function firstScene(scene) {
+let asked = null, underWay = null;
+
+/** Load an event and draw it. One is under way at a time: of those that are asked for meanwhile only the last counts. */
+function show(index, selected = null) {
+  asked = { index, selected };
+  state.index = index;
+  $("number").value = String(index);
+  showPlace();
+  if (busy()) sayBusy();
+  return (underWay ??= load());
+}
+
+async function load() {
+  const sign = setTimeout(sayBusy, SOON);
+  let now, scene, failure;
+  do {
+    now = asked;
+    failure = null;
+    try {
+      scene = prepared(await data.scene(now.index));
+    } catch (error) {
+      failure = error;
+    }
+  } while (now !== asked);
+  clearTimeout(sign);
+  underWay = null;
+  $("stage").ariaBusy = "false";
+  $("loading").hidden = true;
+  if (failure) say(failure.message);
+  else draw(scene, now.selected);
+}
+
+const busy = () => $("stage").ariaBusy === "true";
+
+function sayBusy() {
+  $("stage").ariaBusy = "true";
+  $("loading").hidden = false;
+  say(`Computing event ${state.index} …`);
+}
+
+function draw(scene, selected) {
+  const first = !state.scene, another = first || state.scene.event.index !== scene.event.index;
+  state.scene = scene;
+  const home = scene.reconstructions.find(({ name }) => name === selected?.name);
+  state.selected = selected?.candidate < home?.candidates.label.length ? selected : null;
+  state.without = new Set([...state.without].filter((name) => scene.classes.includes(name)));
   const used = new Set(scene.reconstructions.flatMap((one) => one.candidates.label));
-  const unknown = used.has(0);
-  state.offered = scene.classes.filter((name, i) => (i > 0 && (i < 6 || used.has(i))) || (i === 0 && unknown));
-  state.classes = new Set(state.offered);
-  if (!scene.hits.x.length) state.layers.clusters = true;
-  if (space) space.reach = Math.hypot(scene.extent.radius, scene.extent.length) * 0.8;
+  state.offered = scene.classes.filter((_, i) => used.has(i) || (i > 0 && i < 6));
+  if (first && !scene.hits.x.length && !usual.layers.clusters) state.layers.clusters = usual.layers.clusters = true;
+  if (first && space) space.reach = Math.hypot(scene.extent.radius, scene.extent.length) * 0.8;
+  controls();
+  say(order.note);
+  const phoenix = data.phoenix(state.index);
+  $("phoenix").hidden = !phoenix;
+  $("phoenix").href = phoenix ?? "#";
+  $("phoenix").download = `event-${state.index}.phoenix.json`;
+  fillViews();
+  if (first || String(state.look) !== String(looked)) look(state.look);
+  if (another) address?.step();
 }
 
 const controls = () => showControls($("classes"), $("layers"), state, colours, redraw);
@@ -116,7 +153,7 @@ function buildViews() {
     $("views").append(element);
     return { element, choice, text };
   });
-  $("views").style.gridTemplateColumns = `repeat(${cells.length}, minmax(0, 1fr))`;
+  $("views").style.setProperty("--count", cells.length);
   $("count").value = String(cells.length);
 }
 
@@ -146,12 +183,16 @@ function redraw() {
   space?.paint(painted, state, colours);
   drawFlat();
   const active = reconstruction(state.active);
+  $("colour").value = state.colour;
+  $("pt-value").textContent = String(state.minPt);
+  $("pt").value = String(state.minPt ? Math.round((100 * Math.log(state.minPt / 0.1)) / Math.log(1000)) : 0);
   showSelected($("selected"), scene, state, colours);
   showList($("list"), $("listed"), scene, active, painted[state.active], state, (candidate) => select(state.active, candidate));
   showLegend($("legend"), scene, state, colours);
   const told = `Event ${state.index}: ${cells.map((_, i) => `${reconstruction(i).title}, ${summary(reconstruction(i))}`).join("; ")}`;
   space?.canvas.setAttribute("aria-label", told);
   PANES.forEach((kind) => $(kind).setAttribute("aria-label", `${kind} of ${active.title}, event ${state.index}`));
+  address?.follow();
 }
 
 function drawFlat(ratio) {
@@ -189,7 +230,19 @@ function setCount(count) {
   state.views = [...state.views, ...rest, ...state.views].slice(0, count);
   buildViews();
   fillViews();
-  space?.look("corner");
+  look(state.look); // views are wider or narrower now
+}
+
+let looked;
+function look(from) {
+  state.look = looked = from;
+  space?.look(from);
+  address?.follow();
+}
+
+function turned(place) {
+  state.look = looked = place;
+  address?.follow();
 }
 
 function goTo(index) {
@@ -198,19 +251,25 @@ function goTo(index) {
   return say(`No event ${index} here; there are ${order.natural.length}, from ${order.natural[0]} to ${order.natural.at(-1)}`, 4000);
 }
 
-async function chooseOrder(key) {
-  $("order").value = key;
+async function chooseOrder(key, jump = true) {
+  state.order = $("order").value = key;
+  address?.follow();
   try {
-    await order.choose(key);
+    await order.choose(key, jump);
   } catch (error) {
     say(error.message);
   }
 }
 
-function orderChanged(jump) {
-  say(order.note);
-  if (jump && order.key) show(order.sequence[0]);
-  else showPlace();
+let brought = null; // the worst event when only some were known
+
+/** Go to the worst event as soon as some are known, and when all are, unless somebody went on or looks at something. */
+function orderChanged(jump, whole) {
+  if (!busy()) say(order.note);
+  const better = whole && state.index === brought && !state.selected && brought !== order.sequence[0];
+  if (jump || better) show(order.sequence[0]);
+  brought = jump && !whole ? order.sequence[0] : whole ? null : brought;
+  showPlace();
 }
 
 function showPlace() {
@@ -236,10 +295,12 @@ function say(text, ms = 0) {
 const actions = {
   step: (steps) => show(order.step(state.index, steps)),
   worst: () => {
-    const keys = [...$("order").options].map((option) => option.value).filter((key) => key.includes(" "));
-    const wanted = keys.find((key) => key === `jet ${state.views[state.active]}`) ?? keys[0];
-    if (wanted) chooseOrder(order.key ? "" : wanted);
+    const keys = Order.worst(events).map(({ key }) => key);
+    const wanted = [state.views[state.active], "model"].map((name) => `jet ${name}`).find((key) => keys.includes(key)) ?? keys[0];
+    if (!wanted) return say("No truth here, so no event is the worst", 4000);
+    return order.key === wanted && order.sequence !== order.natural ? show(order.sequence[0]) : chooseOrder(wanted);
   },
+  natural: () => chooseOrder(""),
   goTo: () => $("number").select(),
   walk: (steps) => {
     const list = candidateOrder(reconstruction(state.active), painted[state.active]);
@@ -254,10 +315,9 @@ const actions = {
   clear: () => select(state.active, null),
   colour: (mode) => {
     state.colour = mode;
-    $("colour").value = mode;
     redraw();
   },
-  look: (from) => space?.look(from),
+  look,
   layer: (name) => {
     if (!offers(state.scene, name)) return say(`This event has no ${name}`, 3000);
     state.layers[name] = !state.layers[name];
@@ -273,7 +333,9 @@ const actions = {
   help: () => $("keys").showModal(),
   picture: async () => {
     const titles = cells.map(({ choice, text }, i) => ({ choice, text, title: reconstruction(i).title }));
-    const legend = state.colour === "class" ? state.offered.map((name) => ({ text: name.replaceAll("_", " "), colour: colours.ofClass(name) })) : [];
+    const classes = () => state.offered.map((name) => ({ text: name.replaceAll("_", " "), colour: colours.ofClass(name) }));
+    const scales = () => colourScales(state.scene, state, colours).map(({ title, ...scale }) => ({ text: title, ...scale }));
+    const legend = state.colour === "class" ? classes() : state.colour === "energy" ? scales() : [];
     const title = `${$("source").textContent} · event ${state.scene.event.number}`;
     const blob = await savePicture({ title, stage: $("stage"), colours, cells: titles, legend, redraw: redrawAt });
     save(blob, `${events.source ?? "event"}-${state.index}.png`);

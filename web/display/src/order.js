@@ -5,7 +5,7 @@ const EXPLAINED = "explained"; // a key without a space: those of the worst have
 const ASK_AGAIN = 700; // ms
 
 export class Order {
-  /** `onChange` is called when the order got better known. */
+  /** `onChange(jump, whole)`: the order got better known; `jump` to its first event, `whole` if all of it is known. */
   constructor(data, events, onChange) {
     this.data = data;
     this.onChange = onChange;
@@ -29,14 +29,14 @@ export class Order {
       Object.entries(MEASURES).map(([measure, text]) => ({ key: `${measure} ${name}`, title: `${text}: ${title}` })));
   }
 
-  /** Take an order; the worst are known better and better while the server computes. */
-  async choose(key) {
+  /** Take an order and go to its first event, if asked to; the worst are known better and better while the server computes. */
+  async choose(key, jump = true) {
     this.key = key;
     this.note = "";
     this.sequence = this.natural;
     if (key === EXPLAINED) this.sequence = [...this.explained, ...this.natural.filter((index) => !this.explained.includes(index))];
-    if (!key || key === EXPLAINED) return this.onChange(true);
-    for (let first = true; this.key === key; first = false) {
+    if (!key || key === EXPLAINED) return this.onChange(jump && key !== "", false);
+    for (let waiting = jump; this.key === key; ) {
       const ranking = await this.data.ranking();
       if (this.key !== key) return undefined;
       if (ranking.failure) throw new Error(ranking.failure);
@@ -47,9 +47,9 @@ export class Order {
       this.sequence = [...known.map(([index]) => index), ...this.natural.slice(errors.length)];
       const whole = ranking.done >= ranking.of;
       this.note = whole ? "" : `${ranking.done} of ${ranking.of} events ordered`;
-      this.onChange(first && errors.length > 0);
+      this.onChange(waiting && errors.length > 0, whole);
       if (whole) return undefined;
-      if (!errors.length) first = true;
+      if (errors.length) waiting = false;
       await new Promise((done) => setTimeout(done, ASK_AGAIN));
     }
     return undefined;

@@ -2,6 +2,7 @@
 import { css } from "./colours.js";
 import { elementName } from "./elements.js";
 import { heardBy } from "./links.js";
+import { scalesOf } from "./painting.js";
 
 const words = (name) => name.replaceAll("_", " ");
 const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−"));
@@ -88,7 +89,7 @@ export function candidateOrder(reconstruction, painted) {
 export function showList(holder, count, scene, reconstruction, painted, state, onSelect) {
   const order = candidateOrder(reconstruction, painted);
   const { candidates } = reconstruction;
-  count.textContent = `${reconstruction.title}: ${order.length} of ${candidates.label.length}`;
+  count.textContent = `${reconstruction.title}: ${order.length} of ${candidates.label.length}, energies in GeV`;
   const rows = order.map((i) => {
     const matched = !scene.truth || candidates.match[i] >= 0;
     const row = make("div", { id: `candidate-${i}`, onclick: () => onSelect(i) },
@@ -122,7 +123,7 @@ export function showChecks(holder, entries, onChange) {
 export function showLegend(holder, scene, state, colours) {
   const entry = (colour, text) => make("span", { className: "entry" }, dot(colour), text);
   const lines = [];
-  if (state.colour === "energy") lines.push(bar(colours), range(scene.hits.x.length ? scene.scales.hits : scene.scales.clusters));
+  if (state.colour === "energy") lines.push(...colourScales(scene, state, colours).map(drawnScale));
   if (state.colour === "subsystem") lines.push(make("div", {}, ...scene.subsystems.map((name) => entry(colours.ofSubsystem(name), words(name)))));
   if (state.colour === "particle") lines.push(make("div", {}, "One colour per true particle, the same in all views."));
   if (state.colour === "candidate")
@@ -134,19 +135,52 @@ export function showLegend(holder, scene, state, colours) {
   holder.replaceChildren(...lines);
 }
 
-function bar(colours) {
-  const canvas = make("canvas", { width: 256, height: 1 });
-  const context = canvas.getContext("2d");
-  for (let x = 0; x < 256; x++) {
-    context.fillStyle = css(colours.ofShare(x / 255));
-    context.fillRect(x, 0, 1, 1);
-  }
-  return canvas;
+const MOST_TICKS = 5;
+
+/** The scales of what is shown, when colours mean energy: [{title, colour of a share, ticks: [{share, text}]}]. */
+export function colourScales(scene, { layers }, colours) {
+  const scales = scalesOf(scene);
+  return [
+    ["hit energy", scales.hits, colours.ofEnergy, layers.hits && scene.hits.x.length],
+    ["cluster energy", scales.clusters, colours.ofEnergy, layers.clusters && scene.clusters.x.length],
+    ["momentum of tracks and candidates", scales.momentum, colours.ofMomentum, layers.tracks || layers.candidates],
+  ].filter(([, , , shown]) => shown).map(([title, scale, colour]) => {
+    const [unit, factor] = scale.high < 1 ? ["MeV", 1000] : ["GeV", 1];
+    return { title: `${title} [${unit}]`, colour, ticks: ticksOf(scale, factor) };
+  });
 }
 
-function range(scale) {
-  const text = (energy) => (energy >= 1 ? `${energy.toPrecision(2)} GeV` : `${(1000 * energy).toPrecision(2)} MeV`);
-  return make("div", {}, make("span", {}, text(scale.low)), make("span", {}, text(scale.high)));
+/** Round numbers on a logarithmic scale: 1, 2 and 5 of every decade, or fewer of them where those are many. */
+function ticksOf(scale, factor) {
+  const first = Math.floor(Math.log10(scale.low * factor)), last = Math.ceil(Math.log10(scale.high * factor));
+  const decades = Array.from({ length: last - first + 1 }, (_, i) => first + i);
+  const within = (steps) => decades.flatMap((power) => steps.map((step) => Number((step * 10 ** power).toPrecision(1))))
+    .filter((value) => value >= scale.low * factor * 0.999 && value <= scale.high * factor * 1.001);
+  const found = [[1, 2, 5], [1, 3], [1]].map(within).find((values) => values.length <= MOST_TICKS) ?? within([1]).filter((_, i) => i % 2 === 0);
+  const values = found.length > 1 ? found : [scale.low * factor, scale.high * factor];
+  return values.map((value) => ({ share: scale(value / factor), text: String(Number(value.toPrecision(2))) }));
+}
+
+function drawnScale({ title, colour, ticks }) {
+  const canvas = make("canvas", { width: 256, height: 1 });
+  fillScale(canvas.getContext("2d"), colour, 0, 0, 256, 1);
+  const marks = ticks.map(({ share, text }) => {
+    const mark = make("span", {}, text);
+    mark.style.left = `${100 * share}%`;
+    return mark;
+  });
+  const whole = make("div", { className: "scale" }, make("span", {}, title), canvas, make("div", { className: "ticks" }, ...marks));
+  whole.setAttribute("role", "img");
+  whole.setAttribute("aria-label", `Colours of ${title}, logarithmic: ${ticks.map(({ text }) => text).join(", ")}`);
+  return whole;
+}
+
+/** A bar of the colours of a scale. */
+export function fillScale(context, colour, x, y, width, height) {
+  for (let step = 0; step < width; step++) {
+    context.fillStyle = css(colour(step / (width - 1)));
+    context.fillRect(x + step, y, 1.5, height);
+  }
 }
 
 /** One line about a reconstruction of an event. */

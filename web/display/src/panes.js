@@ -59,7 +59,7 @@ function drawPlane(context, kind, scene, reconstruction, painted, state, colours
   if (state.layers.tracks)
     scene.tracks.lines.forEach((line, i) => {
       const lit = painted.litTracks.has(i) || painted.heardTracks.has(i);
-      stroke(context, line, project, css(colours.track, lit ? 1 : painted.chosen.size ? 0.15 : 0.4), lit ? 1.8 : 0.7, kind);
+      stroke(context, line, project, css(painted.tracks[i], lit ? 1 : painted.chosen.size ? 0.15 : 0.4), lit ? 1.8 : 0.7, kind);
     });
   if (state.layers.candidates) drawCandidates(context, kind, reconstruction, painted, project);
   const at = (point) => point && [...project(...point), ...(kind === "rz" ? [Math.atan2(point[1], point[0])] : [])];

@@ -1,8 +1,10 @@
 // The whole event as one PNG, twice as fine as the screen: views, panes, titles and the meaning of the colours.
 import { css } from "./colours.js";
+import { fillScale } from "./panel.js";
 
 const FINENESS = 2;
 const STRIP = 44; // height of the title above the picture
+const BAR = 150; // width of a colour scale in it
 
 /** Draw everything anew and offer it as a file. */
 export async function savePicture({ title, stage, colours, cells, legend, redraw }) {
@@ -47,8 +49,14 @@ function labelsOf(cells, stage) {
 function drawLegend(context, entries, right, y, colours) {
   context.font = '12px system-ui, "Liberation Sans", sans-serif';
   let x = right;
-  for (const { text, colour } of [...entries].reverse()) {
-    x -= context.measureText(text).width;
+  for (const { text, colour, ticks } of [...entries].reverse()) {
+    const width = context.measureText(text).width;
+    if (ticks) {
+      drawScale(context, text, colour, ticks, x - Math.max(width, BAR), colours);
+      x -= Math.max(width, BAR) + 30;
+      continue;
+    }
+    x -= width;
     context.fillStyle = css(colours.quiet);
     context.fillText(text, x, y);
     context.fillStyle = css(colour);
@@ -56,6 +64,16 @@ function drawLegend(context, entries, right, y, colours) {
     context.arc(x - 9, y - 4, 5, 0, 2 * Math.PI);
     context.fill();
     x -= 30;
+  }
+}
+
+function drawScale(context, text, colour, ticks, x, colours) {
+  fillScale(context, colour, x, 18, BAR, 8);
+  context.fillStyle = css(colours.quiet);
+  context.fillText(text, x, 13);
+  for (const { share, text: tick } of ticks) {
+    const { width } = context.measureText(tick);
+    context.fillText(tick, Math.min(Math.max(x + share * BAR - width / 2, x), x + BAR - width), 39);
   }
 }
 

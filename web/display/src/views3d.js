@@ -27,8 +27,11 @@ export function webGL() {
 const BY_PROCESSOR = /swiftshader|llvmpipe|software/i;
 
 export class Views3D {
-  /** `onPick(view, candidate or null)` is called when somebody clicks; `drawnBy` is the name that `webGL` gave. */
-  constructor(holder, onPick, drawnBy) {
+  /**
+   * `onPick(view, candidate or null)` is called when somebody clicks, `onTurn(where the camera is)` when somebody moved it;
+   * `drawnBy` is the name that `webGL` gave.
+   */
+  constructor(holder, onPick, onTurn, drawnBy) {
     const slow = BY_PROCESSOR.test(drawnBy);
     this.pace = slow ? Infinity : 0; // ms per frame while the camera moves
     this.holder = holder;
@@ -43,6 +46,7 @@ export class Views3D {
     this.camera = new THREE.PerspectiveCamera(FIELD_OF_VIEW, 1, 50, 60000);
     this.controls = new OrbitControls(this.camera, this.canvas);
     this.controls.addEventListener("change", () => this.moved());
+    this.controls.addEventListener("end", () => onTurn([...this.camera.position, ...this.controls.target].map(Math.round)));
     this.frames = 0;
     this.reach = 3800;
     this.look("corner");
@@ -124,7 +128,14 @@ export class Views3D {
     this.frames += 1;
   }
 
+  /** From a direction by its name; or from a place to a place, given as six numbers. */
   look(from) {
+    if (Array.isArray(from)) {
+      this.camera.position.set(...from.slice(0, 3));
+      this.controls.target.set(...from.slice(3));
+      this.controls.update();
+      return this.invalidate();
+    }
     const direction = new THREE.Vector3(...DIRECTIONS[from]).normalize();
     const cell = this.contents[0]?.element.getBoundingClientRect();
     const narrow = cell ? Math.min(cell.width / Math.max(cell.height, 1), 1) : 1;
@@ -132,7 +143,7 @@ export class Views3D {
     this.controls.target.set(0, 0, 0);
     this.camera.position.copy(direction.multiplyScalar(distance * 0.92));
     this.controls.update();
-    this.invalidate();
+    return this.invalidate();
   }
 
   pick(clientX, clientY) {
