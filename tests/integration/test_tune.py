@@ -135,6 +135,20 @@ def test_from_a_space_to_the_best_settings(tmp_path: Path, words: list[str], com
     assert command("tune", "resume", study, "--allow-changes").code == 0
 
 
+def test_a_preset_is_tuned_in_a_space_that_is_shipped(
+    tmp_path: Path, dataset: Path, command: Callable[..., Any]
+) -> None:
+    small = ("detector=fake", "length.events=64", "compute.device=cpu", "--trials", 1, "--workers", 1)
+    done = command("tune", "clic_tiny", f"data={dataset}", "--space", "training", *small, "--out", tmp_path / "study")
+    assert done.code == 0, done.stderr
+    assert f"next: ringflow tune report {tmp_path / 'study'}" in done.stderr
+    (trial,) = trials_of(tmp_path / "study")
+    assert trial.point["optimizer.rate"] == TrainSettings.resolve("clic_tiny").optimizer.rate  # the preset lies in it
+    wrong = command("tune", "clic_tiny", f"data={dataset}", "--space", "space.toml", *small)
+    assert wrong.code == 2
+    assert "no space 'space.toml'; give a TOML file, or one of those that are shipped" in wrong.stderr
+
+
 def test_a_driver_that_is_killed_is_gone_on_with(tmp_path: Path, words: list[str], command: Callable[..., Any]) -> None:
     study = tmp_path / "study"
     words = [*words, *SLOW, "--trials", "3"]

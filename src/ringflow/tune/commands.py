@@ -30,7 +30,9 @@ def tune_command(
     ] = None,
     /,
     *overrides: Overrides,
-    space: Annotated[Path, Parameter(help="TOML file with the settings to vary.")],
+    space: Annotated[
+        str, Parameter(help="Settings to vary: `training` or `network`, which are shipped, or a TOML file.")
+    ] = "training",
     out: Annotated[Path | None, Parameter(help="Folder of the study; studies/PRESET unless given.")] = None,
     plan: Plan = _PLAN,
     place: Place = _LOCAL,
@@ -42,17 +44,18 @@ def tune_command(
 
     An interrupted study goes on when the same command is given again, or with `ringflow tune resume STUDY`.
 
-    ringflow tune clic_tiny data=data/ttbar --space space.toml --trials 24
+    ringflow tune clic_tiny data=data/ttbar --trials 24
     """
     if preset is not None and "=" in preset:  # no preset: an override comes first
         overrides, preset = (preset, *overrides), None
     from ringflow.train.settings import TrainSettings
     from ringflow.tune.create import create
+    from ringflow.tune.space_file import space_path
 
     training = TrainSettings.resolve(preset, overrides)
     folder = out or Path("studies") / Path(preset or "study").stem
     settings = plan.settings(training, place)
-    made = create(training, settings, space, folder, warm_start=warm_start, overwrite=overwrite)
+    made = create(training, settings, space_path(space), folder, warm_start=warm_start, overwrite=overwrite)
     _run(made.path, place, as_json=as_json, allow_changes=False)
 
 
@@ -110,14 +113,16 @@ def best(
         if as_json:
             print_json(rows)
         else:
-            table(f"Front of {study}", list(rows[0]), [list(row.values()) for row in rows])
+            cells = [[f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+            table(f"Front of {study}", list(rows[0]), cells)
         return
     text = best_settings(study, objective, trial)
     if as_json:
         print_json(tomllib.loads(text))
     else:
         sys.stdout.write(text)
-    say("next: ringflow train best.toml --out runs/tuned")
+    shown = as_json or sys.stdout.isatty()
+    say(f"next: {f'ringflow tune best {study} > best.toml' if shown else 'ringflow train best.toml --out runs/tuned'}")
 
 
 for name, work_of in (

@@ -40,6 +40,8 @@ class Report:
     value: float
     #: Further figures, for several objectives.
     figures: Mapping[str, float] = field(default_factory=dict)
+    #: Events that one process could have been shown while a start of the trial takes; None where that is not known.
+    restart: float | None = None
 
 
 class Scheduler(Protocol):
@@ -77,6 +79,8 @@ class Finished:
     complete: bool = False
     #: Resource and value of its reports before the last one.
     earlier: tuple[tuple[int, float], ...] = ()
+    #: The last values of all objectives, where there are several.
+    values: tuple[float, ...] = ()
 
 
 class Search(Protocol):

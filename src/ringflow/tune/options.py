@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.options import Count, Several, Switch
+from ringflow.tune.rungs import ETA, first_rung
 
 if TYPE_CHECKING:
     from ringflow.launch.slurm import Job
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 Executor = Literal["local", "ray", "slurm"]
 Search = Literal["grid", "random", "evolution", "tpe", "gp", "forest"]
 Scheduler = Literal["none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle"]
-#: One in `eta` squared of the events of a training, unless told.
-_RUNGS_BELOW = 2
 
 
 @Parameter(name="*")
@@ -97,7 +96,7 @@ class Plan:
     ] = None
     eta: Annotated[
         int, Parameter(validator=Number(gte=2), help="One in so many goes on, to so many times the events.")
-    ] = 4
+    ] = ETA
     workers_per_trial: Annotated[
         Count, Parameter(name=("--workers-per-trial", "--initial-workers"), help="Processes of a trial, at first.")
     ] = 1
@@ -119,10 +118,11 @@ class Plan:
             search=self.search,
             scheduler=self.scheduler,
             objectives=tuple(name.strip() for name in self.objective.split(",") if name.strip()) or ("loss",),
-            least=self.least or max(training.length.events // self.eta**_RUNGS_BELOW, 1),
+            least=self.least or first_rung(training.length.events, self.eta),
             eta=self.eta,
             workers_per_trial=self.workers_per_trial,
             most_workers=max(self._most_workers(training, place), self.workers_per_trial),
+            processes=self._processes(training, place) if self.scheduler == "rasda-idle" else None,
             retries=self.retries,
             seed=self.seed,
             default_first=not self.skip_default,
@@ -133,10 +133,18 @@ class Plan:
 
         if self.most_workers is not None or self.scheduler not in GROWING:
             return self.most_workers or self.workers_per_trial
+        return self._processes(training, place)
+
+    def _processes(self, training: TrainSettings, place: Place) -> int:
+        """Of all trials together."""
+        if place.workers is not None:
+            return place.workers
         if place.executor == "local":
             from ringflow.tune.run import default_workers
 
-            return place.workers or default_workers(training.compute.device)
-        if place.workers is None:
-            raise UsageError(f"with --executor {place.executor} a trial that grows needs a limit; give --most-workers")
-        return place.workers
+            return default_workers(training.compute.device)
+        limit = "" if self.scheduler == "rasda-idle" else ", or --most-workers for one trial"
+        raise UsageError(
+            f"with --executor {place.executor} and --scheduler {self.scheduler} say how many processes there are: give "
+            f"--workers{limit}"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from types import FrameType
 from typing import Any
 
 from ringflow.base.errors import StoppedError
+from ringflow.base.log import say
+from ringflow.base.threads import usable_cores
 from ringflow.recipes.runs import claimed
 from ringflow.tune.create import require_same_origin
 from ringflow.tune.desk import DESK_FOLDER
@@ -22,6 +23,7 @@ from ringflow.tune.hparams import write_hparams
 from ringflow.tune.log import StudyLog
 from ringflow.tune.mirror import Mirror
 from ringflow.tune.options import Place
+from ringflow.tune.schedulers import one_bracket
 from ringflow.tune.study import Study
 from ringflow.tune.table import LiveTable
 from ringflow.tune.warm_start import earlier_trials
@@ -35,6 +37,8 @@ def run(folder: StudyFolder, place: Place, *, allow_changes: bool = False) -> di
         earlier = earlier_trials([Path(path) for path in folder.origin["warm_start"]], folder.space, folder.settings)
         study = Study(folder, log, earlier)
         _clear_desk(folder.path / DESK_FOLDER)
+        if told := one_bracket(folder.settings.scheduler, folder.ladder, folder.settings.trials):
+            say(told)
         if not study.finished:
             _run(study, place)
             write_hparams(folder.path)
@@ -81,7 +85,7 @@ def make_executor(folder: StudyFolder, place: Place) -> Executor:
 
 def default_workers(device: str) -> int:
     """One per accelerator, or else one per core."""
-    return accelerators(device) or len(os.sched_getaffinity(0))
+    return accelerators(device) or usable_cores()
 
 
 def accelerators(device: str) -> int:
@@ -120,6 +124,7 @@ def summary(folder: StudyFolder, study: Study) -> dict[str, Any]:
     """What came of a study."""
     record, best = study.record, study.record.best
     states = [trial.state for trial in record.trials]
+    name = folder.settings.scheduler
     return {
         "path": str(folder.path),
         "trials": len(states),
@@ -127,6 +132,8 @@ def summary(folder: StudyFolder, study: Study) -> dict[str, Any]:
         "stopped": states.count("stopped"),
         "failed": states.count("failed"),
         "objective": list(folder.settings.objectives),
+        "scheduler": name,
+        "scheduler_in_effect": "halving" if one_bracket(name, folder.ladder, len(states)) else name,
         "device_seconds": record.device_seconds,
         "events": sum(trial.resource for trial in record.trials),
         "best": None

@@ -12,6 +12,13 @@ from ringflow.base.errors import UsageError
 
 #: A rung nearer to the end than this saves nothing, and putting trials aside there costs a start each.
 _NEARLY_THE_END = 0.9
+#: One in so many goes on, unless told.
+ETA = 4
+
+
+def first_rung(most: int, eta: int) -> int:
+    """Events after which trials of so many are compared first, unless told: two rungs are before the end."""
+    return max(most // eta**2, 1)
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,7 @@ class Ladder:
 
     least: int
     most: int
-    eta: int = 4
+    eta: int = ETA
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from ringflow.base.errors import UsageError
@@ -125,17 +126,18 @@ class Rasda(Asha):
 
 class RasdaIdle(Rasda):
     """RASDA that leaves nobody waiting: a trial grows by doubling, up to its size by RASDA, onto processes that no other trial
-    has or will come for, and only if it is at its next rung earlier with the new start. So that it sees processes become idle,
-    it also reports at halts between rungs, where nobody is compared.
+    has or will come for, and only if it is at its next rung earlier with the new start: reports tell what that costs, and as
+    long as none did, nobody grows. So that it sees processes become idle, it also reports at halts between rungs, where nobody
+    is compared.
 
-    `most_workers` are all processes that there are, `restart` the events that one could have been shown in a start.
+    `processes` are all that there are, `most_workers` those of one trial at most.
     """
 
     def __init__(
-        self, ladder: Ladder, *, trials: int, workers: int = 1, most_workers: int = 1024, restart: int = 0
+        self, ladder: Ladder, *, trials: int, processes: int, workers: int = 1, most_workers: int = 1024
     ) -> None:
-        super().__init__(ladder, workers=workers, most_workers=most_workers)
-        self._to_come, self._restart = trials, restart
+        super().__init__(ladder, workers=workers, most_workers=min(most_workers, processes))
+        self._to_come, self._processes, self._restart = trials, processes, math.inf
         self._told: dict[int, Decision] = {}
         self._used = 0
 
@@ -148,11 +150,12 @@ class RasdaIdle(Rasda):
         told = self._told.get(trial)
         if told is None:
             return STOP
+        if report.restart is not None:
+            self._restart = report.restart
         if report.resource < told.until:  # on its way, or said twice
             return Decision("continue", told.until, told.workers)
-        if not math.isfinite(report.value):
-            self._end(trial)
-            return STOP
+        if not math.isfinite(report.value):  # at a halt, too, it counts at the rung that it was on its way to
+            report = replace(report, resource=max(report.resource, self.rungs[self._next[trial]]))
         if super().report(report).verdict == "stop":
             return STOP
         workers = self._size(trial, report.resource, told.workers)
@@ -166,7 +169,7 @@ class RasdaIdle(Rasda):
     def _size(self, trial: int, resource: int, has: int) -> int:
         """Processes of a trial from now on."""
         number = self._next[trial]
-        idle = self._most_workers - self._used - self._to_come * self._first_workers
+        idle = self._processes - self._used - self._to_come * self._first_workers
         wanted = has
         while 2 * wanted <= min(self.workers(number), has + idle):
             wanted *= 2
@@ -276,11 +279,25 @@ GROWING = ("rasda", "rasda-idle")
 SCHEDULERS = ("none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle")
 
 
+def one_bracket(name: str, ladder: Ladder, trials: int) -> str | None:
+    """A sentence about Hyperband that has too few trials for a second bracket; else None."""
+    first = Hyperband(ladder).bracket_trials(0) if name == "hyperband" else 0
+    if trials > first:
+        return None
+    return f"Hyperband with {trials} trials is successive halving; from {first + 1} on it has a second bracket"
+
+
 def make_scheduler(
-    name: str, ladder: Ladder, *, trials: int, initial_workers: int = 1, most_workers: int = 1024, restart: int = 0
+    name: str,
+    ladder: Ladder,
+    *,
+    trials: int,
+    initial_workers: int = 1,
+    most_workers: int = 1024,
+    processes: int | None = None,
 ) -> Scheduler:
-    """The scheduler of this name, for a study of so many trials, each with so many processes at first; see `RasdaIdle` for
-    `restart`."""
+    """The scheduler of this name, for a study of so many trials, each with so many processes at first and at most;
+    `processes` are those of all trials together, `most_workers` unless given."""
     made: dict[str, Callable[[], Scheduler]] = {
         "none": lambda: Unscheduled(ladder.most, workers=initial_workers),
         "halving": lambda: Halving(ladder.rungs, ladder.eta, trials, workers=initial_workers),
@@ -289,7 +306,11 @@ def make_scheduler(
         "asha-promote": lambda: AshaPromote(ladder, workers=initial_workers),
         "rasda": lambda: Rasda(ladder, workers=initial_workers, most_workers=most_workers),
         "rasda-idle": lambda: RasdaIdle(
-            ladder, trials=trials, workers=initial_workers, most_workers=most_workers, restart=restart
+            ladder,
+            trials=trials,
+            processes=processes or most_workers,
+            workers=initial_workers,
+            most_workers=most_workers,
         ),
     }
     if name not in made:

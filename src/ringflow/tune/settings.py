@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from ringflow.base.config import Settings
+from ringflow.tune.rungs import ETA
 
 SearchName = Literal["grid", "random", "evolution", "tpe", "gp", "forest"]
 SchedulerName = Literal["none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle"]
@@ -23,10 +24,12 @@ class StudySettings(Settings):
     #: Events after which trials are compared for the first time; one in `eta` goes on to `eta` times as many, and the last
     #: ones to `length.events` of the training.
     least: int = Field(ge=1)
-    eta: int = Field(default=4, ge=2)
+    eta: int = Field(default=ETA, ge=2)
     #: Processes of a trial at first, and at most (a trial grows with `rasda`).
     workers_per_trial: int = Field(default=1, ge=1)
     most_workers: int = Field(default=1, ge=1)
+    #: Processes of all trials together, for `rasda-idle`, which lets trials grow onto those that nobody uses.
+    processes: int | None = Field(default=None, ge=1)
     #: How often a trial may fail before it is given up.
     retries: int = Field(default=2, ge=0)
     seed: int = Field(default=1, ge=0)

@@ -40,11 +40,23 @@ from ringflow.base.errors import SettingsError
 from ringflow.tune.parameter import Choice, Condition, Parameter, Range, same
 from ringflow.tune.space import Space, refusals
 
+_SHIPPED = Path(__file__).parent / "spaces"
 _KEYS = {
     "float": ("low", "high", "log", "step", "when"),
     "int": ("low", "high", "log", "step", "when"),
     "choice": ("values", "when"),
 }
+
+
+def space_path(space: str) -> Path:
+    """Where a space is: a TOML file, or one that comes with the package, by its name."""
+    path, shipped = Path(space), sorted(_SHIPPED.glob("*.toml"))
+    if not path.exists():
+        path = next((found for found in shipped if found.stem == space), path)
+    if not path.is_file():
+        known = ", ".join(found.stem for found in shipped)
+        raise SettingsError(f"no space {space!r}; give a TOML file, or one of those that are shipped ({known})")
+    return path
 
 
 def read_space(path: Path, model: type[Settings] | None = None) -> Space:

@@ -11,6 +11,7 @@ are as they were.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 from ringflow.base.errors import FailureError
@@ -41,6 +42,7 @@ class Study:
             trials=settings.trials,
             initial_workers=settings.workers_per_trial,
             most_workers=settings.most_workers,
+            processes=settings.processes,
         )
         self._search = make_search(
             settings.search, folder.space, folder.training, seed=settings.seed, grid_steps=settings.grid_steps
@@ -138,22 +140,19 @@ class Study:
             if point is not None:
                 return point
         known = [*self._earlier, *map(self._finished, self.record.trials)]
-        return self._search.ask(number, scalarised(known, self._objectives(), (self.settings.seed, number)))
-
-    def _objectives(self) -> Mapping[int, Sequence[float]]:
-        """Values by trial, where there are several objectives."""
-        if len(self.settings.objectives) == 1:
-            return {}
-        return {
-            trial.number: values_of(trial.figures, self.settings.objectives)
-            for trial in self.record.trials
-            if trial.reports and trial.figures
-        }
+        return self._search.ask(number, scalarised(known, (self.settings.seed, number)))
 
     def _finished(self, trial: TrialRecord) -> Finished:
         value = math.nan if trial.value is None and trial.over else trial.value
+        several = len(self.settings.objectives) > 1 and trial.figures
         return Finished(
-            trial.number, trial.point, value, trial.resource, trial.state == "complete", trial.earlier_values
+            trial.number,
+            trial.point,
+            value,
+            trial.resource,
+            trial.state == "complete",
+            trial.earlier_values,
+            tuple(values_of(trial.figures, self.settings.objectives)) if several else (),
         )
 
     def begin(self, number: int, workers: int) -> None:
@@ -164,8 +163,10 @@ class Study:
         """A trial came to a rung; what becomes of it."""
         value = values_of(figures, self.settings.objectives)[0]
         told = {name: figure for name, figure in figures.items() if figure is not None}
-        decision = self._scheduler.report(Report(number, resource, value, told))
-        self._append("reported", number, resource=resource, value=value, figures=told, **_words(decision))
+        restart = start_cost(self.record.trials[number], resource, time.time())
+        decision = self._scheduler.report(Report(number, resource, value, told, restart))
+        words = {"value": value, "figures": told, "restart": restart, **_words(decision)}
+        self._append("reported", number, resource=resource, **words)
         self._settle()
         return decision
 
@@ -207,8 +208,21 @@ def _words(decision: Decision) -> dict[str, object]:
 
 
 def _report_of(row: Row) -> Report:
-    value = row.data["value"]
-    return Report(row.trial, row.data["resource"], math.nan if value is None else value, row.data["figures"])
+    value, restart = row.data["value"], row.data.get("restart")
+    return Report(row.trial, row.data["resource"], math.nan if value is None else value, row.data["figures"], restart)
+
+
+def start_cost(trial: TrialRecord, resource: int, now: float) -> float | None:
+    """Events that one process of a trial could have been shown while it was last started: what its first report on these
+    processes took longer than the events until then do. None before the second report on them, which tells the pace."""
+    part = trial.segments[-1] if trial.segments else None
+    told = [said for said in trial.reports if part and said.time > part.start]
+    if part is None or not told or now <= told[-1].time or resource <= told[-1].resource:
+        return None
+    before = [said.resource for said in trial.reports if said.time <= part.start]
+    pace = (resource - told[-1].resource) / (now - told[-1].time)
+    missing = pace * (told[0].time - part.start) - (told[0].resource - max(before, default=0))
+    return missing / part.workers if missing > 0.0 else None  # it went on from a checkpoint after its last report
 
 
 def _point_of(folder: StudyFolder) -> Point | None:

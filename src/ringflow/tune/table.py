@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from ringflow.base.log import interactive, say
+from ringflow.base.words import time_in_words
 from ringflow.tune.best import short
 from ringflow.tune.record import State, StudyRecord, TrialRecord, best_of
 
@@ -152,10 +153,10 @@ def study_table(record: StudyRecord, total: int, objective: str, now: float) -> 
     begun = min((trial.created for trial in record.trials), default=now)
     elapsed = max(now - begun, 0.0)
     head = Text.assemble(
-        (f"{over:,} of {total:,} trials done", "bold"), f"  {states}\n", f"{_duration(elapsed)} elapsed"
+        (f"{over:,} of {total:,} trials done", "bold"), f"  {states}\n", f"{time_in_words(elapsed)} elapsed"
     )
     if 0 < over < total and not record.closed:
-        head.append(f", about {_duration(elapsed / over * (total - over))} left")
+        head.append(f", about {time_in_words(elapsed / over * (total - over))} left")
     best = best_of(record.trials)
     lines: list[RenderableType] = [head]
     if best is not None:
@@ -182,7 +183,7 @@ def _running_table(trials: list[TrialRecord], objective: str, now: float) -> Tab
         spent = sum((now if part.end is None else part.end) - part.start for part in trial.segments)
         events = f"{trial.resource:,} / {trial.until:,}"
         rows.append(
-            (str(trial.number), events, _value(trial), str(trial.workers), _duration(spent), short(trial.point))
+            (str(trial.number), events, _value(trial), str(trial.workers), time_in_words(spent), short(trial.point))
         )
     drawn = Table()
     for name in ("trial", "events / until", objective, "processes", "time"):
@@ -197,12 +198,3 @@ def _value(trial: TrialRecord) -> str:
     if trial.value is None:
         return "–"
     return f"{trial.value:.4g}" if math.isfinite(trial.value) else "diverged"
-
-
-def _duration(seconds: float) -> str:
-    """For people: 42 s, 3 min 20 s, 5 h 12 min, 2 d 3 h."""
-    whole = round(seconds)
-    for unit, word, part, part_word in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit:
-            return f"{whole // unit} {word} {whole % unit // part} {part_word}"
-    return f"{whole} s"

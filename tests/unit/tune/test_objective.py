@@ -42,20 +42,29 @@ def _known(*values: float | None) -> list[Finished]:
 
 def test_one_objective_stays_as_it_is() -> None:
     known = _known(1.0, None, math.nan)
-    assert scalarised(known, {}, (1, 2)) == known
+    assert scalarised(known, (1, 2)) == known
 
 
 def test_every_point_of_a_front_is_the_best_for_some_question() -> None:
-    """Also of a hollow front, where a weighted sum would only find the ends."""
+    """Also of a hollow front, where a weighted sum would only find the ends; of an earlier study as of this one."""
     front = {0: (0.0, 1.0), 1: (0.8, 0.8), 2: (1.0, 0.0), 3: (2.0, 2.0)}
-    known = [Finished(-1, {"a": -1}, 0.1), *_known(1.0, 1.0, 1.0, 1.0, None)]
-    found = set()
-    for question in range(40):
-        scalars = scalarised(known, front, (1, question))
-        assert [trial.trial for trial in scalars] == [0, 1, 2, 3, 4], "an earlier study has one value only"
-        values = {trial.trial: trial.value for trial in scalars}
-        assert values[4] is None
-        told = {trial: value for trial, value in values.items() if value is not None}
-        found.add(min(told, key=lambda trial: told[trial]))
-        assert max(told, key=lambda trial: told[trial]) == 3
-    assert found == {0, 1, 2}
+    running = Finished(4, {}, None)
+    for first in (0, -9):
+        known = [*(Finished(first + trial, {}, 1.0, values=values) for trial, values in front.items()), running]
+        found = set()
+        for question in range(40):
+            values = {trial.trial - first: trial.value for trial in scalarised(known, (1, question))}
+            assert values.pop(4 - first) is None
+            told = {trial: value for trial, value in values.items() if value is not None}
+            found.add(min(told, key=lambda trial: told[trial]))
+            assert max(told, key=lambda trial: told[trial]) == 3
+        assert found == {0, 1, 2}
+
+
+def test_earlier_studies_are_weighed_like_this_one_but_not_against_it() -> None:
+    front = [(0.0, 1.0), (0.8, 0.8), (1.0, 0.0), (2.0, 2.0)]
+    own = [Finished(number, {}, 1.0, values=values) for number, values in enumerate(front)]
+    earlier = [Finished(number - 4, {}, 1.0, values=(10 * a, 10 * b)) for number, (a, b) in enumerate(front)]
+    both = [trial.value for trial in scalarised([*earlier, *own], (1, 7))]
+    assert both[:4] == both[4:]
+    assert len(set(both)) > 1

@@ -108,7 +108,7 @@ def test_the_first_call_may_have_no_input(here: Path) -> None:
     for text in (None, "", " \n"):
         if text is not None:
             Path("in.json").write_text(text)
-        panda_steer(max_points=2, num_points=2, in_file=Path("in.json"), out_file=Path("out.json"), space=space)
+        panda_steer(max_points=2, num_points=2, in_file=Path("in.json"), out_file=Path("out.json"), space=str(space))
         assert len(output("out.json")) == 2
     with pytest.raises(UsageError, match=r"in.json holds no opt_space; give --space"):
         panda_steer(max_points=2, num_points=2, in_file=Path("in.json"), out_file=Path("out.json"))

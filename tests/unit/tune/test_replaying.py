@@ -12,7 +12,9 @@ import pytest
 from synthetic_study import make_study
 
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
+from ringflow.tune.options import Place, Plan
 from ringflow.tune.replay.campaign import DEFAULT_HOURS, plan_campaign
 from ringflow.tune.replay.command import replay_command
 from ringflow.tune.replay.curves import Curve
@@ -20,7 +22,8 @@ from ringflow.tune.replay.plots import lanes_of
 from ringflow.tune.replay.recorded import carried_on, read_recorded, shipped_curves, study_curves, write_curves
 from ringflow.tune.replay.result import Segment, Setting
 from ringflow.tune.replay.sensitivity import scaling, scaling_devices
-from ringflow.tune.replay.studies import replay_study
+from ringflow.tune.replay.studies import COMPARED, REFERENCE, replay_study
+from ringflow.tune.rungs import Ladder
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +123,32 @@ def test_a_study_is_replayed_as_long_as_it_was(study: Path) -> None:
     shares = [rung / campaign.most for rung in campaign.ladder.rungs]
     assert shares == pytest.approx([1 / 64, 1 / 16, 1 / 4, 1.0], rel=1e-3)
     longer = campaign.lasting(8.0)
+    for hours in (0.1, 0.3, 1.7, 2.0, 8.0):
+        ladder = campaign.lasting(hours).ladder
+        assert len(ladder.rungs) == len(ladder.from_the_end) == len(folder.ladder.rungs)
     assert longer.most == pytest.approx(8 / campaign.hours * campaign.most, rel=1e-6)
     assert longer.curves[0].value(longer.most) == campaign.curves[0].value(campaign.most)
+
+
+def test_the_replay_is_of_what_tune_does_unless_told() -> None:
+    campaign = plan_campaign(None, trials=24)
+    training = TrainSettings.resolve(None, [f"length.events={campaign.most}"])
+    plan = Plan().settings(training, Place())
+    assert campaign.ladder == Ladder(plan.least, campaign.most, plan.eta)
+    assert Setting().retries == plan.retries
+    assert Setting().initial_workers == plan.workers_per_trial
+    assert plan.scheduler == REFERENCE
+
+
+def test_the_replay_of_a_study_has_its_scheduler_and_its_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(tmp_path / "study", 8, scheduler="asha-promote", workers_per_trial=2)
+    replay_command(study, devices=(4,), orders=1, as_json=True)
+    result = json.loads(capsys.readouterr().out)
+    assert {row["scheduler"] for row in result["rows"]} == {"asha-promote", *COMPARED}
+    assert {row["trials"] for row in result["rows"]} == {2}
+    assert any(sentence.startswith("Trials have 2 devices at first") for sentence in result["assumptions"])
 
 
 def test_few_devices_that_load_often_are_slower_than_their_number_says() -> None:
@@ -154,7 +181,16 @@ def test_the_page_holds_all_it_shows(study: Path, tmp_path: Path) -> None:
     assert text.count("<li>") == len(result["assumptions"])
     row = row_of(result, "rasda", 16)
     assert f"{row['speedup_equal_quality']:.2f}" in text
-    assert "On 16 devices" in text
+    hard, easy = (
+        next(
+            found["makespan"]
+            for found in result["sensitivity"]
+            if (found["scheduler"], found["trials_per_device"], found["penalty"]) == ("rasda", *case)
+            and found["hours"] == 1 / 12
+        )
+        for case in ((4, 0.5), (1, 0.0))
+    )
+    assert re.search(f"<h1>RASDA .* {hard:.2f} times .* {easy:.2f} times", text)
     figures = tmp_path / "page" / "figures"
     assert {path.stem for path in figures.glob("*.png")} == {"makespan", "best", "devices", "scaling", "decides"}
     kept = json.loads((tmp_path / "page" / "replay.json").read_text())

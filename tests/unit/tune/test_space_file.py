@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 
 import pytest
 
+from ringflow.base.config import preset_names
 from ringflow.base.errors import SettingsError
+from ringflow.train.settings import TrainSettings
 from ringflow.tune import space_file
 from ringflow.tune.parameter import Choice, Range
-from ringflow.tune.space_file import parse_space, read_space
+from ringflow.tune.space_file import parse_space, read_space, space_path
 
 RATE = "['optimizer.rate']\ntype = 'float'\n"
 LAYERS = "['model.layers']\ntype = 'int'\n"
@@ -115,3 +118,19 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match=r"binary\.toml: not a TOML file"):
         read_space(tmp_path / "binary.toml")
+
+
+def test_spaces_that_are_shipped_go_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("training", "network"):
+        space = read_space(space_path(name))
+        for preset in preset_names() if name == "training" else ["clic_tiny"]:
+            settings = TrainSettings.resolve(preset)
+            values = {
+                parameter.name: reduce(getattr, parameter.name.split("."), settings) for parameter in space.parameters
+            }
+            assert space.holds(space.build(lambda parameter, values=values: values[parameter.name])), (name, preset)
+    Path("own.toml").write_text(BACKBONE)
+    assert space_path("own.toml") == Path("own.toml")
+    with pytest.raises(SettingsError, match=r"no space 'trainig'; give a TOML file, or one .*network, training"):
+        space_path("trainig")

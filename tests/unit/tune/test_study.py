@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 from made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
 
+import ringflow.tune.run as run_module
 from ringflow.base.errors import FailureError, UsageError
+from ringflow.train.settings import TrainSettings
+from ringflow.tune.contract import Decision
 from ringflow.tune.drive import drive, trial_settings
 from ringflow.tune.executor import Order, Trouble
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.log import StudyLog, read_rows
+from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import StudyRecord
+from ringflow.tune.replay.studies import replay_study
+from ringflow.tune.report.page import write_report
 from ringflow.tune.study import Study
 
 
@@ -200,3 +206,49 @@ def test_several_objectives_are_searched_along_the_front(tmp_path: Path) -> None
     assert executor.started[0].extras == ("cpu_ms",)
     layers = {trial.point["model.layers"] for trial in record.trials[15:]}
     assert {1, 4} <= layers, "neither the fastest nor the best networks were looked for"
+
+
+@pytest.mark.parametrize(("seconds", "workers"), [(1.0, 4), (200.0, 1)])
+def test_a_trial_grows_onto_idle_processes_if_a_start_takes_less_than_it_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, workers: int
+) -> None:
+    now = 1e9
+    monkeypatch.setattr("time.time", lambda: now)
+    plan = Plan(trials=1, scheduler="rasda-idle", most_workers=4).settings(TrainSettings(), Place(workers=8))
+    assert (plan.most_workers, plan.processes) == (4, 8)
+    folder = make_study(tmp_path, **{**plan.model_dump(), "least": 1000})
+    with StudyLog(folder.log) as log:
+        study = Study(folder, log)
+        study.add()
+        study.begin(0, 1)
+        now += seconds + 100.0  # a thousand events at ten per second
+        assert study.report(0, 1000, {"loss": 1.0}) == Decision("continue", 2000, 1)  # nobody knows what a start costs
+        now += 100.0
+        # The 2,000 events to the next rung take 200 s, or 50 s on four processes.
+        assert study.report(0, 2000, {"loss": 1.0}).workers == workers
+    with StudyLog(folder.log) as log:
+        assert Study(folder, log).record.trials[0].workers == workers  # told again, it decides the same
+
+
+def test_idle_processes_of_a_cluster_must_be_told() -> None:
+    with pytest.raises(UsageError, match=r"give --workers$"):
+        Plan(scheduler="rasda-idle", most_workers=4).settings(TrainSettings(), Place(executor="ray"))
+
+
+@pytest.mark.parametrize(("trials", "in_effect"), [(16, "halving"), (17, "hyperband")])
+def test_hyperband_of_few_trials_is_called_successive_halving(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    trials: int,
+    in_effect: str,
+) -> None:
+    monkeypatch.setattr(run_module, "make_executor", lambda folder, place: MadeUpExecutor())
+    folder = make_study(tmp_path, scheduler="hyperband", trials=trials)
+    result = run_module.run(folder, Place())
+    assert (result["scheduler"], result["scheduler_in_effect"]) == ("hyperband", in_effect)
+    sentence = "Hyperband with 16 trials is successive halving; from 17 on it has a second bracket"
+    page = write_report(folder.path).read_text(encoding="utf-8")
+    assert (sentence in capsys.readouterr().err) == (sentence in page) == (in_effect == "halving")
+    replayed = replay_study(folder.path, devices=[trials], schedulers=["hyperband"], orders=1)
+    assert (f"{sentence}." in replayed["assumptions"]) == (in_effect == "halving")

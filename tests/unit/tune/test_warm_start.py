@@ -11,6 +11,7 @@ from synthetic_study import SPACE, make_study
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.tune.folder import StudyFolder
+from ringflow.tune.scalar import scalarised
 from ringflow.tune.search import make_search
 from ringflow.tune.settings import StudySettings
 from ringflow.tune.space_file import parse_space
@@ -109,3 +110,24 @@ def _best(study: StudyFolder) -> float:
     return min(
         trial.value for trial in study.record().trials if trial.value is not None and not math.isnan(trial.value)
     )
+
+
+def test_with_several_objectives_earlier_trials_count(study: StudyFolder, tmp_path: Path) -> None:
+    several = StudySettings(least=1, objectives=("loss", "cpu_ms"))
+    known = earlier_trials([study.path], study.space, several)
+    assert len(known) == len(earlier(study.path, study.space, "loss"))
+    told = [trial for trial in study.record().trials if trial.reports]
+    for found, trial in zip(known, told, strict=True):
+        if trial.figures:
+            assert found.values == (trial.value, trial.figures["cpu_ms"])
+        else:
+            assert all(map(math.isnan, found.values))
+    search = make_search("evolution", study.space, study.training, seed=3)
+    asked = [search.ask(0, scalarised(known, (1, question))) for question in range(5)]
+    assert search.ask(0, scalarised([], (1, 1))) not in asked
+    second = make_study(tmp_path / "second", 12, seed=2)
+    both = earlier_trials([study.path, second], study.space, several)
+    scale = [value for trial in both for value in trial.values if math.isfinite(value)]
+    assert (min(scale), max(scale)) == (0.0, 1.0)  # each study by its own ranks
+    with pytest.raises(UsageError, match="have no parameters; give a study"):
+        earlier_trials([study.path], study.space, StudySettings(least=1, objectives=("loss", "parameters")))

@@ -25,36 +25,13 @@ from ringflow.tune.executor import Message, Order
 from ringflow.tune.log import StudyLog
 from ringflow.tune.mirror import Mirror
 from ringflow.tune.settings import StudySettings
+from ringflow.tune.space_file import space_path
 from ringflow.tune.study import Study
 from ringflow.tune.table import LiveTable
 
 #: Seconds of the trial that the driver is compared with.
 TRIAL_SECONDS = 10.0
 TRIALS, _FIRST_TRIALS, _EVENTS, _AT_ONCE = 64, 12, 16_000, 8
-_SPACE = """
-["optimizer.rate"]
-type = "float"
-low = 1e-4
-high = 1e-2
-log = true
-
-["optimizer.weight_decay"]
-type = "float"
-low = 1e-4
-high = 0.1
-log = true
-
-["model.width"]
-type = "int"
-low = 32
-high = 128
-step = 16
-
-["model.layers"]
-type = "int"
-low = 1
-high = 6
-"""
 
 
 class DriverCost(NamedTuple):
@@ -82,11 +59,9 @@ def driver_cost(trials: int = TRIALS, rounds: int = 3) -> DriverCost:
 
 def _driver_seconds(trials: int) -> float:
     with tempfile.TemporaryDirectory(prefix="ringflow-") as place, redirect_stderr(io.StringIO()):
-        space = Path(place) / "space.toml"
-        space.write_text(_SPACE, encoding="utf-8")
         training = TrainSettings.resolve("clic_tiny", [f"length.events={_EVENTS}", "compute.device=cpu"])
         settings = StudySettings(trials=trials, search="tpe", scheduler="asha", least=_EVENTS // 16)
-        folder = create(training, settings, space, Path(place) / "study")
+        folder = create(training, settings, space_path("training"), Path(place) / "study")
         executor = MadeUpTrials()
         began = time.perf_counter()
         with StudyLog(folder.log) as log:

@@ -18,8 +18,8 @@ SEEDS = (4, 5, 6)
 TRIALS, MORE_TRIALS = 24, 54
 #: Simulated once; and shown to a trial that comes to the end, each so often.
 _DATA_EVENTS, _EVENTS, _REUSE = 10_000, 16_000, 3
-#: One in so many goes on. Where networks are after a sixteenth of such a short training says little about the end.
-_ETA, _FIRST_SHARE = 3, 9
+#: One in so many goes on, first after a ninth: where networks are after a sixteenth of so short a training says little.
+_ETA = 3
 #: One network, so that an event costs about the same in all trials: how it is trained is searched for.
 _NETWORK = ("model.layers=1", "model.activation=relu")
 _SPACE = """
@@ -69,16 +69,16 @@ class Reached(NamedTuple):
 
 def compare_with_random(random: Sequence[Path], asha: Sequence[Path]) -> dict[str, Any]:
     """Studies in pairs, one per seed. What the other study had used when it first had a loss as good as the best of random
-    search is compared with what the whole random search used (`whole_compute_ratio`: it does not know that its best one was
-    the best before it is over), and with what it had used when it had its best one (`compute_ratio`, which hangs on luck).
-    Geometric means of device-seconds; 0 if it never had one as good."""
+    search is compared with what random search had used when it had that one (`until_its_best`), and with what the whole
+    random search used (`whole`): it does not know that its best one was the best before it is over. Geometric means of
+    device-seconds; 0 if it never had one as good."""
     if len(random) != len(asha) or not random:
         raise UsageError(f"{len(random)} studies with random search and {len(asha)} others are no pairs; give as many")
     pairs = [_pair(StudyFolder(one), StudyFolder(other)) for one, other in zip(random, asha, strict=True)]
     return {
-        "compute_ratio": _geometric([pair["device_seconds_ratio"] for pair in pairs]),
-        "events_ratio": _geometric([pair["events_ratio"] for pair in pairs]),
-        "whole_compute_ratio": _geometric([pair["whole_device_seconds_ratio"] for pair in pairs]),
+        "until_its_best": _geometric([pair["until_its_best"] for pair in pairs]),
+        "whole": _geometric([pair["whole"] for pair in pairs]),
+        "events_until_its_best": _geometric([pair["events_until_its_best"] for pair in pairs]),
         "pairs": pairs,
     }
 
@@ -100,14 +100,17 @@ def _pair(random: StudyFolder, asha: StudyFolder) -> dict[str, Any]:
     return {
         "random": str(random.path),
         "asha": str(asha.path),
+        "scheduler": asha.settings.scheduler,
+        "eta": asha.settings.eta,
         "trials": [len(theirs.trials), len(ours.trials)],
         "target": there.value,
         "asha_best": min((reached.value for reached in timeline(ours)), default=math.inf),
-        "random_device_seconds": there.device_seconds,
-        "asha_device_seconds": here.device_seconds if here else None,
-        "device_seconds_ratio": there.device_seconds / here.device_seconds if here else 0.0,
-        "events_ratio": there.events / here.events if here else 0.0,
-        "whole_device_seconds_ratio": theirs.device_seconds / here.device_seconds if here else 0.0,
+        "random_device_seconds_until_its_best": there.device_seconds,
+        "random_device_seconds": theirs.device_seconds,
+        "asha_device_seconds_until_as_good": here.device_seconds if here else None,
+        "until_its_best": there.device_seconds / here.device_seconds if here else 0.0,
+        "whole": theirs.device_seconds / here.device_seconds if here else 0.0,
+        "events_until_its_best": there.events / here.events if here else 0.0,
     }
 
 
@@ -179,9 +182,8 @@ def _run_study(
 ) -> None:
     from ringflow.train.settings import TrainSettings
     from ringflow.tune.create import create
-    from ringflow.tune.options import Place
+    from ringflow.tune.options import Place, Plan
     from ringflow.tune.run import run
-    from ringflow.tune.settings import StudySettings
 
     words = [
         *_NETWORK,
@@ -192,13 +194,7 @@ def _run_study(
         f"source.reuse={_REUSE}",
     ]
     training = TrainSettings.resolve("clic_tiny", words)
-    settings = StudySettings(
-        trials=trials,
-        search=search,
-        scheduler=scheduler,
-        least=events // _FIRST_SHARE,
-        eta=_ETA,
-        seed=seed,
-        default_first=False,  # neither is to know a good point from the beginning
-    )
-    run(create(training, settings, space, out), Place(workers=workers))
+    # Neither is to know a good point from the beginning.
+    plan = Plan(trials=trials, search=search, scheduler=scheduler, eta=_ETA, seed=seed, skip_default=True)
+    place = Place(workers=workers)
+    run(create(training, plan.settings(training, place), space, out), place)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.threads import usable_cores
 from ringflow.tune.desk import DESK_FOLDER, Tray
 from ringflow.tune.executor import Ended, Message, Order
 from ringflow.tune.executors.worker import DONE, LOCK_FILE
@@ -98,7 +99,7 @@ class LocalExecutor:
     """So many processes, on the accelerators that there are, or else on the cores."""
 
     def __init__(self, study: Path, workers: int, accelerators: int = 0) -> None:
-        threads = max(len(os.sched_getaffinity(0)) // workers, 1)
+        threads = max(usable_cores() // workers, 1)
         variables = {"OMP_NUM_THREADS": str(threads)} if "OMP_NUM_THREADS" not in os.environ else {}
         desk = study / DESK_FOLDER
         _wait_for_orphans(desk)

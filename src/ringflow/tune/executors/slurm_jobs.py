@@ -9,7 +9,6 @@ import hashlib
 import os
 import shlex
 import shutil
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +55,7 @@ class Jobs:
     def text(self, workers: int) -> str:
         """The script of such a job."""
         words = ["tune", "work", str(self._study), "--workers", str(workers), "--idle", str(self._idle)]
-        start = shlex.join([sys.executable, "-m", "ringflow.cli", *words])
+        start = f'"$python" -m ringflow.cli {shlex.join(words)}'
         # In the place of the shell: it is the shell of a job that Slurm tells when time is nearly up.
         return "\n".join([*beginning(self._asked(workers)), f"exec {start}", ""])
 

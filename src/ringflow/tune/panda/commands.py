@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ringflow.tune.space import Space
 
 Preset = Annotated[str, Parameter(help="Name of a preset or settings file that the points vary.")]
-SpaceFile = Annotated[Path, Parameter(help="What is varied, see `ringflow tune`; else the opt_space of the input.")]
+SpaceName = Annotated[str, Parameter(help="What is varied, see `ringflow tune`; else the opt_space of the input.")]
 
 
 def panda_steer(
@@ -27,7 +27,7 @@ def panda_steer(
     num_points: Annotated[Count, Parameter(help="New points at most: %NUM_POINTS of phpo.")],
     in_file: Annotated[Path, Parameter(help="Points so far and their losses: %IN of phpo.")],
     out_file: Annotated[Path, Parameter(help="File for the new points: %OUT of phpo.")],
-    space: SpaceFile | None = None,
+    space: SpaceName | None = None,
     search: Annotated[
         Literal["grid", "random", "evolution", "tpe", "gp", "forest"], Parameter(help="How points are chosen.")
     ] = "tpe",
@@ -109,7 +109,7 @@ def panda_evaluate(
 
 
 def panda_space(
-    space: Annotated[Path, Parameter(help="What is varied, as `ringflow tune` reads it.")],
+    space: Annotated[str, Parameter(help="What is varied, as `ringflow tune` reads it.")],
     /,
     *,
     out: Annotated[Path, Parameter(help="JSON file: searchSpaceFile of phpo.")],
@@ -128,7 +128,7 @@ def panda_space(
     finish(out, f"phpo --searchSpaceFile {out} ...")
 
 
-def _read_space(path: Path) -> Space:
-    from ringflow.tune.space_file import read_space
+def _read_space(space: str) -> Space:
+    from ringflow.tune.space_file import read_space, space_path
 
-    return read_space(path)
+    return read_space(space_path(space))

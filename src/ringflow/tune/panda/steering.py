@@ -96,7 +96,7 @@ def space_of(asked: Asked, space: Space | None, where: Path) -> Space:
     if space is not None:
         return space
     if asked.opt_space is None:
-        raise UsageError(f"{where} holds no opt_space; give --space space.toml, or phpo --searchSpaceFile")
+        raise UsageError(f"{where} holds no opt_space; give --space, or phpo --searchSpaceFile")
     return from_panda(asked.opt_space, f"opt_space of {where}")
 
 

@@ -7,7 +7,6 @@ campaign.lasting(8.0).compare(...)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,13 +21,11 @@ from ringflow.tune.replay.comparison import Comparison, compare
 from ringflow.tune.replay.curves import Curve, model_of
 from ringflow.tune.replay.recorded import shipped_curves, study_curves
 from ringflow.tune.replay.result import Setting
-from ringflow.tune.rungs import Ladder
+from ringflow.tune.rungs import ETA, Ladder, first_rung
 
 #: Hours of a whole trial on one device if nothing says otherwise: our choice, neither the best nor the worst for those that
 #: grow; see `sensitivity` for others.
 DEFAULT_HOURS = 2.0
-#: First rung and `eta` of the published campaign for MLPF: 10 of 200 epochs, one in four goes on.
-PUBLISHED_SHARE, PUBLISHED_ETA = 10 / 200, 4
 #: Curves that are drawn however few are asked for, so that clusters of all sizes see the same ones.
 _LEAST_DRAWN = 2048
 
@@ -43,7 +40,8 @@ class Campaign:
     drawn: bool
     #: Over one event in all.
     shares: Sequence[Curve]
-    first_share: float
+    #: First rung of a study; None: as `ringflow tune` has it unless told.
+    least_share: float | None
     eta: int
     hours: float
     settings: ScalingSettings
@@ -59,8 +57,9 @@ class Campaign:
         """The rungs."""
         if self.most < 1:
             raise UsageError(f"in {self.hours:g} hours a device does not train a single event; give more --hours")
-        # Rounded up, so that a rung that is to be the end does not come just before it.
-        return Ladder(max(math.ceil(self.first_share * self.most - 1e-6), 1), self.most, self.eta)
+        least = self.least_share * self.most if self.least_share else first_rung(self.most, self.eta)
+        # Rounded down, or Hyperband, which counts from the end, loses its first rung.
+        return Ladder(max(int(least + 1e-6), 1), self.most, self.eta)
 
     @cached_property
     def curves(self) -> list[Curve]:
@@ -113,11 +112,11 @@ def plan_campaign(
     if not costs.throughput(1):
         raise UsageError("one node fails before it gets on; give a larger upkeep.node_lifetime_hours")
     if study is None:
-        found, first_share, eta, lasted = shipped_curves(), PUBLISHED_SHARE, PUBLISHED_ETA, DEFAULT_HOURS
+        found, least_share, eta, lasted = shipped_curves(), None, ETA, DEFAULT_HOURS
     else:
         folder = StudyFolder(study)
         found = study_curves(folder)
-        first_share, eta = folder.ladder.least / folder.ladder.most, folder.ladder.eta
+        least_share, eta = folder.ladder.least / folder.ladder.most, folder.ladder.eta
         lasted = _hours_of(folder) or DEFAULT_HOURS
     shares = [curve.scaled(1.0 / found.most) for curve in found.curves]
     drawn = trials > len(shares)
@@ -126,7 +125,7 @@ def plan_campaign(
         recorded=len(shares),
         drawn=drawn,
         shares=model_of(shares).draw(max(trials, _LEAST_DRAWN), seed=seed) if drawn else shares,
-        first_share=first_share,
+        least_share=least_share,
         eta=eta,
         hours=lasted if hours is None else hours,
         settings=settings,

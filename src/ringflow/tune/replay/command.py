@@ -15,7 +15,11 @@ NotNegative = Parameter(validator=Number(gte=0))
 Study = Annotated[Path | None, Parameter(help="Folder of a study; trainings that come with ringflow unless given.")]
 Devices = Annotated[tuple[Count, ...], Several, Parameter(help="Numbers of devices; 64, 256 and 1,024 unless given.")]
 Schedulers = Annotated[
-    str, Parameter(help="Schedulers with commas: none, halving, hyperband, asha, asha-promote, rasda, rasda-idle.")
+    str | None,
+    Parameter(
+        help="With commas: none, halving, hyperband, asha, asha-promote, rasda, rasda-idle; the study's own, asha, rasda, "
+        "rasda-idle, hyperband and none unless given."
+    ),
 ]
 Trials = Annotated[Count | None, Parameter(help="Trials; on every cluster as many as can begin at once unless given.")]
 Hours = Annotated[
@@ -52,11 +56,13 @@ def replay_command(
     /,
     *overrides: Overrides,
     devices: Devices = (),
-    scheduler: Schedulers = "asha,rasda,rasda-idle,hyperband,none",
+    scheduler: Schedulers = None,
     trials: Trials = None,
     hours: Hours = None,
     hardware: Hardware = "h200",
-    initial_workers: Annotated[Count, Parameter(help="Devices of a trial, at first.")] = 1,
+    initial_workers: Annotated[
+        Count | None, Parameter(help="Devices of a trial, at first; as in the study, or 1, unless given.")
+    ] = None,
     penalty: Penalty = 0.0,
     lengthen: Lengthen = False,
     reload_seconds: Reload = 10.0,
@@ -73,15 +79,18 @@ def replay_command(
     """
     if study is not None and "=" in str(study):  # no study: an override comes first
         overrides, study = (str(study), *overrides), None
+    from ringflow.tune.folder import StudyFolder
     from ringflow.tune.replay import studies as replaying
     from ringflow.tune.replay.result import Setting
 
-    size = {"initial_workers": initial_workers, "turn": turn, "seed": seed}
+    own = None if study is None else StudyFolder(study).settings
+    first = initial_workers or (own.workers_per_trial if own else 1)
+    size = {"initial_workers": first, "turn": turn, "seed": seed}
     setting = Setting(growth=growth, reload_seconds=reload_seconds, penalty=penalty, lengthen=lengthen, **size)
     result = replaying.replay_study(
         study,
         devices=devices or replaying.DEVICES,
-        schedulers=[scheduler],
+        schedulers=(*([own.scheduler] if own else []), *replaying.COMPARED) if scheduler is None else [scheduler],
         trials=trials,
         hours=hours,
         hardware=hardware,
@@ -95,4 +104,5 @@ def replay_command(
     else:
         replaying.show(result)
     page = None if out is None else Path(result["page"])
-    finish(page, "ringflow tune replay --out replay" if page is None else "ringflow tune --help")
+    again = " ".join(["ringflow tune replay", *([str(study)] if study else []), "--out replay"])
+    finish(page, again if page is None else "ringflow tune --help")

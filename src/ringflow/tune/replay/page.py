@@ -19,6 +19,7 @@ from ringflow.evaluate.page import Picture, draw
 from ringflow.evaluate.template import render
 from ringflow.tune.replay import plots
 from ringflow.tune.replay.result import ReplayResult
+from ringflow.tune.replay.studies import headline
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "replay.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "replay.html.j2"
@@ -51,6 +52,8 @@ def write_page(result: Mapping[str, Any], results: Results, out: Path) -> Path:
 
 def _title(result: Mapping[str, Any]) -> str:
     """The first thing to know."""
+    if told := headline(result):
+        return told
     reference = result["reference"]
     last = [row for row in result["rows"] if row["devices"] == result["rows"][-1]["devices"]]
     others = [row for row in last if row["scheduler"] != reference]
@@ -114,11 +117,11 @@ def _first_workers(results: Mapping[str, ReplayResult]) -> int:
 
 
 def _by_hours(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line per scheduler, number of trials and penalty, with a value per length of trials."""
-    lines: dict[tuple[str, int, float], dict[float, float]] = {}
+    """A line per scheduler, number of trials and penalty, with the two factors per length of trials."""
+    lines: dict[tuple[str, int, float], dict[float, tuple[float, float]]] = {}
     for row in rows:
         key = (row["scheduler"], row["trials_per_device"], row["penalty"])
-        lines.setdefault(key, {})[row["hours"]] = row["equal_quality"]
+        lines.setdefault(key, {})[row["hours"]] = (row["makespan"], row["equal_quality"])
     return [
         {"scheduler": name, "trials_per_device": count, "penalty": penalty, "by_hours": lines[name, count, penalty]}
         for name, count, penalty in sorted(lines)

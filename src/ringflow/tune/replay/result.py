@@ -54,7 +54,7 @@ class Setting:
     turn: int = 0
     failures_per_second: float = 0.0
     #: How often a trial may fail before it is given up.
-    retries: int = 3
+    retries: int = 2
     seed: int = 0
 
 

@@ -15,6 +15,8 @@ from ringflow.tune.schedulers import GROWING
 HOURS = (1 / 12, 0.5, 2.0, 8.0)
 PENALTIES = (0.0, 0.5, 1.0)
 TRIALS_PER_DEVICE = (1, 4)
+#: Trials per device and penalty of headlines: where trials wait for devices, and large batches cost something; and where not.
+HARD, EASY = (4, 0.5), (1, 0.0)
 #: Of a first rung: turns of trials that take turns, an epoch in the published setting of ten epochs.
 TURN_SHARE = 0.1
 

@@ -9,8 +9,8 @@ What is assumed:
   have more devices gives its own back and waits, as in the published RASDA, which asks its cluster for the new size without
   regard to what is free (`growth="wait"`). With "take" it goes on at once with what is free, up to what it was to have.
 - Every start costs `costs.restart_seconds`, whether it is the first, after a pause or on other devices; `reload_seconds` come
-  on top if there is something to load. A trial that was put aside stays on its devices until somebody else needs them; if it
-  goes on before, nothing is started or loaded.
+  on top if there is something to load. A trial that was put aside gives its devices back and is started again, as by the
+  driver of a study, also if it goes on at once.
 - The batch of a worker stays as it is, so that the global batch grows with the workers. The value is a function of the events
   shown, however many workers showed them: the rate is rescaled. With `penalty` p an event that W instead of W0 workers show is
   only worth (W0/W)**p events: 0 is no loss by larger batches, 1 that only the number of steps counts. With `lengthen` a trial
@@ -79,7 +79,6 @@ def replay(
         trials=len(curves),
         initial_workers=setting.initial_workers,
         most_workers=devices,
-        restart=round((costs.restart_seconds + setting.reload_seconds) * costs.throughput(1)),
     )
     return _Study(curves, made, devices, costs, setting, ReplayResult(scheduler, devices)).run()
 
@@ -99,9 +98,7 @@ class _Study:
         self._curves, self._scheduler, self._costs, self._setting = curves, scheduler, costs, setting
         self._result, self._random = result, Random(setting.seed)
         self._trials: list[_Trial] = []
-        self._free = devices  # of which some still hold trials that were put aside
-        self._resident: dict[int, None] = {}  # trials put aside that are still on their devices, oldest first
-        self._unused = devices  # free and without a trial that was put aside
+        self._free = devices
         self._going_on: deque[int] = deque()
         self._events: list[tuple[float, int]] = []
         self._now = 0.0
@@ -118,7 +115,6 @@ class _Study:
             self._arrive(number)
             self._fill()
         assert not self._going_on
-        assert not self._resident  # the scheduler decided about all
         result = self._result
         result.makespan = self._now
         result.trials = len(self._trials)
@@ -159,26 +155,13 @@ class _Study:
     def _start(self, number: int) -> None:
         """A trial gets its devices."""
         trial, setting = self._trials[number], self._setting
-        stays = number in self._resident and trial.wanted == trial.workers
-        self._leave(number)
-        while self._unused < trial.wanted:
-            self._leave(next(iter(self._resident)))
         trial.workers = trial.wanted
         self._free -= trial.workers
-        self._unused -= trial.workers
         trial.since, trial.first = self._now, trial.resource
-        cost = 0.0
-        if not stays:
-            cost = self._costs.restart_seconds + setting.reload_seconds * trial.loaded
-            self._result.reloads += trial.loaded
-            trial.loaded = True
+        cost = self._costs.restart_seconds + setting.reload_seconds * trial.loaded
+        self._result.reloads += trial.loaded
+        trial.loaded = True
         self._go(number, cost)
-
-    def _leave(self, number: int) -> None:
-        """A trial that was put aside is no longer on its devices."""
-        if number in self._resident:
-            del self._resident[number]
-            self._unused += self._trials[number].workers
 
     def _go(self, number: int, delay: float) -> None:
         """On to the next rung, or to the end of its turn, on the devices that it has."""
@@ -216,21 +199,13 @@ class _Study:
         """A trial had its turn."""
         if self._going_on:
             self._release(number)
-            self._put_aside(number)
             self._going_on.append(number)
         else:
             self._go(number, 0.0)
 
-    def _put_aside(self, number: int) -> None:
-        """A trial stays on its devices until others need them."""
-        self._resident[number] = None
-        self._unused -= self._trials[number].workers
-
     def _decide_about_others(self) -> None:
         for other, decision in self._scheduler.promoted():
-            if decision.verdict == "stop":
-                self._leave(other)
-            else:
+            if decision.verdict != "stop":
                 self._count_pass(self._trials[other].resource)
                 self._want(other, decision)
                 self._going_on.append(other)
@@ -241,11 +216,10 @@ class _Study:
         self._values.setdefault(trial.resource, []).append(value)
         if value < self._result.best:
             self._result.best_over_time.append((self._now, value))
-        decision = self._scheduler.report(Report(number, trial.resource, value))
+        restart = (self._costs.restart_seconds + self._setting.reload_seconds) * self._costs.throughput(1)
+        decision = self._scheduler.report(Report(number, trial.resource, value, restart=restart))
         if decision.verdict in ("stop", "pause"):
             self._release(number)
-            if decision.verdict == "pause":
-                self._put_aside(number)
             return
         self._count_pass(trial.resource)
         self._want(number, decision)
@@ -271,7 +245,6 @@ class _Study:
         """Its devices are free."""
         trial = self._trials[number]
         self._free += trial.workers
-        self._unused += trial.workers
         self._result.device_seconds += trial.workers * (self._now - trial.since)
         self._result.segments.append(
             Segment(number, trial.since, self._now, trial.workers, trial.first, trial.resource)

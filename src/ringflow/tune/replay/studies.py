@@ -6,6 +6,7 @@ What search adds is found out by real studies only.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,11 +15,21 @@ from typing import Any
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say, table
+from ringflow.base.words import time_in_words
 from ringflow.tune.replay.campaign import Campaign, plan_campaign
 from ringflow.tune.replay.comparison import Comparison
 from ringflow.tune.replay.result import ReplayResult, Setting
-from ringflow.tune.replay.sensitivity import scaling, scaling_devices, sensitivity, steps_of_sensitivity, turn_of
-from ringflow.tune.schedulers import GROWING, SCHEDULERS
+from ringflow.tune.replay.sensitivity import (
+    EASY,
+    HARD,
+    HOURS,
+    scaling,
+    scaling_devices,
+    sensitivity,
+    steps_of_sensitivity,
+    turn_of,
+)
+from ringflow.tune.schedulers import GROWING, SCHEDULERS, one_bracket
 
 DEVICES = (64, 256, 1024)
 COMPARED = ("asha", "rasda", "rasda-idle", "hyperband", "none")
@@ -72,7 +83,7 @@ def replay_study(
         **tables,
         "turn_seconds": turn_of(campaign, setting) / campaign.costs.throughput(setting.initial_workers),
         "load_seconds": campaign.costs.restart_seconds + setting.reload_seconds,
-        "assumptions": assumptions(campaign, setting, trials),
+        "assumptions": [*assumptions(campaign, setting, trials), *_few_trials(campaign, schedulers, compared)],
     }
     if out is not None:
         from ringflow.tune.replay.page import write_page
@@ -152,7 +163,30 @@ def _equal_quality(result: ReplayResult, other: ReplayResult) -> float:
     return result.seconds_to(max(result.best, other.best))
 
 
-def assumptions(campaign: Campaign, setting: Setting, trials: int | None) -> list[str]:
+def _few_trials(campaign: Campaign, schedulers: Sequence[str], compared: Comparison) -> list[str]:
+    """Sentences about schedulers that are not what their names say."""
+    counts = sorted({found[0].trials for found in compared.results.values()})
+    told = (one_bracket(name, campaign.ladder, count) for name in schedulers for count in counts)
+    return [f"{sentence}." for sentence in told if sentence]
+
+
+def headline(result: Mapping[str, Any]) -> str | None:
+    """What RASDA is worth where it is hard, then where it is easy; None if that was not replayed."""
+    if not result["sensitivity"]:
+        return None
+    hours = min(HOURS, key=lambda hours: abs(math.log(hours / result["hours"])))
+    study = {
+        (row["trials_per_device"], row["penalty"]): row["makespan"]
+        for row in result["sensitivity"]
+        if (row["scheduler"], row["hours"]) == ("rasda", hours)
+    }
+    return (
+        f"RASDA ends a study on {result['sensitivity'][0]['devices']:,} devices {study[HARD]:.2f} times as fast as ASHA where "
+        f"{HARD[0]} trials share a device and large batches cost, {study[EASY]:.2f} times where neither is so"
+    )
+
+
+def assumptions(campaign: Campaign, setting: Setting, trials: int | None, per_device: int = 1) -> list[str]:
     """All that the numbers stand on, in sentences."""
     hardware, costs, ladder = campaign.settings.hardware, campaign.costs, campaign.ladder
     origin = (
@@ -168,7 +202,9 @@ def assumptions(campaign: Campaign, setting: Setting, trials: int | None) -> lis
         f"{origin}: {campaign.what}. Values go by the part of the whole training.",
         f"A whole trial takes {campaign.hours:.3g} hours on one device; trials are compared after "
         f"{places or '100'} % of it, and one in {ladder.eta} goes on.",
-        "As many trials as can begin at once." if trials is None else f"{trials:,} trials.",
+        f"{'As' if per_device == 1 else f'{per_device} times as'} many trials as can begin at once."
+        if trials is None
+        else f"{trials:,} trials.",
         f"Trials have {first} device{'s' if first > 1 else ''} at first. Devices of a trial keep their batches; with {grown} "
         f"of them it is at {100 * costs.efficiency(grown):.0f} % of ideal.",
         f"Larger batches: {loss}"
@@ -184,8 +220,10 @@ def assumptions(campaign: Campaign, setting: Setting, trials: int | None) -> lis
 
 def show(result: Mapping[str, Any]) -> None:
     """Tables for people."""
-    columns = ("scheduler", "devices", "trials", "complete", "makespan", "device-hours", "best", "used", "reloads")
+    columns = ("scheduler", "devices", "trials", "complete", "study", "device-hours", "best", "used", "reloads")
     faster = (f"faster than {result['reference']}", "at equal quality")
+    if told := headline(result):
+        say(f"{told}.")
     table("Replay (means)", (*columns, *faster), [_cells(row) for row in result["rows"]])
     say(
         f"Better than linear in time, with {result['scaling_trials']:,} trials: {_superlinear(result['scaling'])}. "
@@ -201,7 +239,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['devices']:,}",
         f"{row['trials']:,}",
         f"{row['complete']:.1f}",
-        in_words(row["makespan_seconds"]),
+        time_in_words(row["makespan_seconds"]),
         f"{row['device_hours']:,.1f}",
         f"{row['best']:.4g}",
         f"{100 * row['utilisation']:.0f} %",
@@ -220,10 +258,3 @@ def _superlinear(rows: Sequence[Mapping[str, Any]]) -> str:
         f"{name} {factor:.2f} on {devices:,} devices" for name, (factor, devices) in best.items() if factor > 1.005
     ]
     return ", ".join(found) or "nobody"
-
-
-def in_words(seconds: float) -> str:
-    """A time as people say it."""
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200.0 else f"{seconds / 3600:.1f} h"

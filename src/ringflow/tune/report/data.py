@@ -17,6 +17,7 @@ from ringflow.tune.parameter import Choice, Parameter, Range, same
 from ringflow.tune.pareto import objective_values
 from ringflow.tune.record import Reported, State, StudyRecord, TrialRecord, best_of
 from ringflow.tune.report.chart import words
+from ringflow.tune.schedulers import one_bracket
 
 #: In the order in which they are told.
 STATES: tuple[State, ...] = ("complete", "stopped", "paused", "running", "waiting", "failed")
@@ -76,6 +77,12 @@ class StudyView:
             case "hyperband":
                 return self.folder.ladder.from_the_end
         return self.folder.ladder.rungs
+
+    @property
+    def one_bracket(self) -> str | None:
+        """A sentence if the scheduler is not what its name says."""
+        trials = len(self.trials) if self.record.closed else self.folder.settings.trials
+        return one_bracket(self.folder.settings.scheduler, self.folder.ladder, trials)
 
     def rung(self, resource: int) -> int:
         """Number of the rung that a report belongs to; a training reports at the first validation that is not before it."""

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.rundir import prepare, write_atomic
+from ringflow.base.words import time_in_words
 from ringflow.evaluate import template
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.pareto import front_of
@@ -63,7 +64,7 @@ def render(view: StudyView) -> str:
         number=number,
         words=words,
         finite=math.isfinite,
-        span=in_words,
+        span=time_in_words,
         hours=flow.hours,
         view=view,
         name=view.folder.path.absolute().name,
@@ -192,11 +193,3 @@ def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _flat(part, f"{name}.{key}" if name else str(key))
     elif value is not None:
         yield name, words(value)
-
-
-def in_words(seconds: float) -> str:
-    """A time as people say it."""
-    for unit, word in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.1f} {word}"
-    return f"{seconds:.0f} seconds"
