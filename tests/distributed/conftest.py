@@ -73,12 +73,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network with random outputs, in a file."""
+    """A network with random outputs, in a file, with uncertainties beside it."""
     import torch
 
     from ringflow.models.file import save_model
     from ringflow.models.model import Model
     from ringflow.models.settings import ModelSettings
+    from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty
 
     path: Path = tmp_path_factory.mktemp("model") / "model.safetensors"
     with torch.random.fork_rng():
@@ -87,7 +88,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model = Model(ModelSettings.model_validate(shape)).eval()
         torch.nn.init.normal_(model.heads.out.weight, std=1.0)
         torch.nn.init.constant_(model.heads.out.bias[:1], 1.0)
+        head = UncertaintyHead(2 * model.settings.width, 4)
     save_model(path, model, card={"detector": "fake"})
+    save_uncertainty(file_beside(path), head, path, {})
     return path
 
 
@@ -149,7 +152,8 @@ def ray_nodes() -> Iterator[Any]:
     pytest.importorskip("ray", reason="ray is not installed")
     # Sockets lie in that folder, and their names may not be longer than a hundred letters.
     with tempfile.TemporaryDirectory(prefix="rf", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
-        for name, value in {**RAY_ENVIRONMENT, "HOME": folder}.items():
+        # Ray notes the address of a cluster in its folder below RAY_TMPDIR, which the first node makes.
+        for name, value in {**RAY_ENVIRONMENT, "HOME": folder, "RAY_TMPDIR": folder}.items():
             patch.setenv(name, value)
         import ray
         from ray.cluster_utils import Cluster
@@ -159,7 +163,7 @@ def ray_nodes() -> Iterator[Any]:
         node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
         cluster = Cluster()
         try:
-            cluster.add_node(**node, node_ip_address="127.0.0.1", temp_dir=folder)
+            cluster.add_node(**node, node_ip_address="127.0.0.1")
             cluster.add_node(**node, node_ip_address="127.0.0.1")
             cluster.wait_for_nodes()
             yield cluster

@@ -18,6 +18,8 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
+# Not on all addresses of the machine.
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 AuthType=auth/munge
 CredType=cred/munge
 # The last is how long a job that was put back into the queue waits, 120 seconds unless given.

@@ -21,6 +21,7 @@ from tiny_training import (
     SECONDS,
     TINY,
     assert_same_training,
+    assert_same_weights,
     checkpoints,
     make_dataset,
     ringflow,
@@ -148,8 +149,9 @@ def test_easgd_follows_its_formulas_even_when_interrupted(one_worker: Path, data
             talks += 1
     made = load_model(one_worker / "easgd" / "last.safetensors")
     assert made.card["training"] == {"steps": talks, "events": events}
-    for name, weight in made.model.named_parameters():
-        np.testing.assert_allclose(weight.detach().numpy(), average[name], atol=1e-5, rtol=0.0, err_msg=name)
+    expected = {name: torch.from_numpy(weight) for name, weight in average.items()}
+    found = {name: weight.detach() for name, weight in made.model.named_parameters()}
+    assert_same_weights(found, expected, talks * settings.asynchronous.period, settings.optimizer.rate)
 
 
 def assert_every_event_once(run: Path, dataset: Path, tmp_path: Path) -> Checkpoint:

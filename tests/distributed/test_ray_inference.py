@@ -22,7 +22,8 @@ from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
 from ringflow.infer.carried import carry
-from ringflow.infer.frames import CANDIDATES, table_of
+from ringflow.infer.frames import table_of
+from ringflow.infer.made import ERRORS, ROW
 from ringflow.infer.remote import reconstruct_on
 from ringflow.infer.shards import ShardSource, shard_tasks
 from ringflow.recipes.reconstruct import reconstruct
@@ -33,12 +34,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),
 ]
 
+#: All columns that one process writes.
+CANDIDATES = {"candidate": (*ROW, *ERRORS)}
+
 
 @pytest.fixture(scope="module")
 def expected(dataset: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process makes of the dataset."""
     path: Path = tmp_path_factory.mktemp("local") / "out.parquet"
     reconstruct(dataset, path, model=weights)
+    assert tuple(next(CandidateFile(path).blocks())["candidate"].columns) == CANDIDATES["candidate"]
     return path
 
 

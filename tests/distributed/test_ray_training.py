@@ -92,7 +92,7 @@ def test_two_workers_are_as_one_even_if_one_was_killed(
     assert done.code == 0, done.stderr
     assert json.loads(done.stdout)["processes"] == 2
     assert [line for line in spoken(done.stderr) if "another process of this training ended" not in line] == []
-    assert "train: 1600/1600 events" in done.stderr
+    assert "train: 1,600 of 1,600 events" in done.stderr
     assert_same_training(tmp_path / "run", train_alone(dataset, tmp_path / "alone", LONGER))
     assert not (Path(os.environ["HOME"]) / "ray_results").exists()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 import slurm_daemons
+from process_tree import Listening, descendants, listening
 from tiny_training import (
     LONGER,
     TINY,
@@ -58,7 +62,10 @@ def test_two_processes_are_as_one(dataset: Path, tmp_path: Path, monkeypatch: py
     job = json.loads(done.stdout)
     assert (job["processes"], job["exit_code"]) == (2, 0)
     assert '"processes": 2' in done.stderr, "what the job says is shown"
-    assert f"submitted as job {job['job_id']}; its output is in ringflow-{job['job_id']}.out" in done.stderr
+    logs = Path("run", "logs")
+    assert f"submitted as job {job['job_id']}; its output is in {logs}/ringflow-{job['job_id']}-*.out" in done.stderr
+    expected = [f"ringflow-{job['job_id']}{part}.out" for part in ("-job", "-rank-0", "-rank-1")]
+    assert sorted(path.name for path in logs.iterdir()) == sorted(expected)
     assert "left: nothing\n" in done.stderr, "the meeting place of another team is not believed"
     assert_same_training(tmp_path / "run", train_alone(dataset, tmp_path / "alone"))
 
@@ -70,8 +77,7 @@ def test_a_job_that_is_told_to_stop_goes_on_later(
     monkeypatch.chdir(tmp_path)
     with running(*SUBMIT, "--", "train", f"data={dataset}", *LONGER, "--out", "run") as process:
         wait_for("a checkpoint", lambda: checkpoints(tmp_path / "run"), process)
-        [output] = tmp_path.glob("ringflow-*.out")
-        number = output.stem.split("-")[1]
+        number = next((tmp_path / "run" / "logs").glob("ringflow-*.out")).stem.split("-")[1]
         # What Slurm does when the time of a job is nearly up.
         subprocess.run(["scancel", "--signal=USR1", number], check=True)
         stdout, stderr = process.communicate(timeout=120)
@@ -85,9 +91,61 @@ def test_a_job_that_is_told_to_stop_goes_on_later(
 
 def test_what_the_command_refuses_ends_the_job(slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = ringflow(*SUBMIT, "--", "train", "no=thing", "--out", "run", code=2)
+    done = ringflow(*SUBMIT, "--", "train", "data=events", "no=thing", "--out", "run", code=2)
     assert json.loads(done.stdout)["exit_code"] == 2
     assert "ringflow: error: unknown setting 'no'" in done.stderr
+
+
+def test_an_environment_that_the_setup_activates_is_that_of_the_processes(
+    slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / "my env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/bash\necho "this is $0" >&2\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (python.parent / "activate").write_text(f'export PATH="{python.parent}:$PATH"\n')
+    done = ringflow(
+        *SUBMIT,
+        "--setup",
+        "source 'my env/bin/activate'",
+        "--",
+        "train",
+        "data=events",
+        "no=thing",
+        "--out",
+        "a run",
+        code=2,
+    )
+    [said] = (tmp_path / "a run" / "logs").glob("*-rank-0.out")
+    assert f"this is {python}\n" in said.read_text()
+    assert "ringflow: error: unknown setting 'no'" in done.stderr
+
+
+def of_this_slurm() -> dict[int, str]:
+    """Daemons, steps and tasks, with their command lines; there may be another Slurm on this machine."""
+    settings = os.environ["SLURM_CONF"]
+    found = {}
+    for pid, line in descendants(0).items():
+        with suppress(OSError):  # it has ended
+            if settings in line or settings in Path(f"/proc/{pid}/environ").read_text(errors="replace"):
+                found[pid] = line
+    return found
+
+
+def test_its_daemons_and_processes_listen_on_loopback(dataset: Path, tmp_path: Path) -> None:
+    seen: dict[Listening, str] = {}
+    with running(*SUBMIT, "--", "train", f"data={dataset}", *TINY, "--out", "run", folder=tmp_path) as process:
+        while process.poll() is None:
+            ours = of_this_slurm()
+            seen |= {one: ours[one.held_by[0]] for one in listening(ours)}
+            time.sleep(0.1)
+    assert {name for line in seen.values() for name in ("slurmctld", "slurmd", "train") if name in line} == {
+        "slurmctld",
+        "slurmd",
+        "train",
+    }
+    assert {one: line for one, line in seen.items() if not one.on_loopback} == {}
 
 
 def test_a_refused_job_is_one_line(slurm: None, tmp_path: Path) -> None:

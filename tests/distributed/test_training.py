@@ -21,6 +21,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from fake_events import write_fake_dataset
 from process_tree import descendants
+from tiny_training import assert_same_weights
 
 from ringflow.base.errors import UsageError
 from ringflow.models.file import load_model
@@ -112,8 +113,9 @@ def together(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_processes_are_as_one(strategy: str, together: Path, alone: Path):
     run = together / strategy
-    torch.testing.assert_close(weights(run), weights(alone), atol=1e-5, rtol=0.0)
-    assert load_model(run / "last.safetensors").card["training"]["steps"] >= 20
+    steps = load_model(run / "last.safetensors").card["training"]["steps"]
+    assert steps >= 20
+    assert_same_weights(weights(run), weights(alone), steps)
     history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     expected = [json.loads(line) for line in (alone / "history.jsonl").read_text().splitlines()]
     assert [line["events"] for line in history] == [line["events"] for line in expected]
@@ -129,7 +131,7 @@ def test_another_number_of_processes_goes_on(strategy: str, dataset: Path, toget
     assert 120 <= before["events"] < result["events"]
     expected = load_model(alone / "last.safetensors").card["training"]
     assert (result["steps"], result["events"]) == (expected["steps"], expected["events"])
-    torch.testing.assert_close(weights(run), weights(alone), atol=1e-5, rtol=0.0)
+    assert_same_weights(weights(run), weights(alone), result["steps"])
 
 
 @pytest.mark.heavy
@@ -138,7 +140,8 @@ def test_copies_of_parts_are_as_one(dataset: Path, tmp_path: Path):
     train(TrainSettings.resolve(None, words), tmp_path / "alone")
     cut = ["compute.strategy=tensor", "compute.parts=2", "--out", tmp_path / "run"]
     ringflow("launch", "local", "--workers", 4, "--", "train", *words, *cut)
-    torch.testing.assert_close(weights(tmp_path / "run"), weights(tmp_path / "alone"), atol=1e-5, rtol=0.0)
+    steps = load_model(tmp_path / "alone" / "last.safetensors").card["training"]["steps"]
+    assert_same_weights(weights(tmp_path / "run"), weights(tmp_path / "alone"), steps)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,7 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(dataset: Path,
         _, said = process.communicate(timeout=60)  # the timeout of the training
         assert process.returncode == 1
         assert descendants(process.pid) == {}
-    lines = [line for line in said.splitlines() if not line.startswith(("train:", "validation after"))]
+    lines = [line for line in said.splitlines() if not line.startswith(("train:", "validation"))]
     assert lines[-1].startswith("ringflow: error: process 1 was ended by SIGKILL")
     assert lines[-1].endswith("start again: it goes on from the last checkpoint")
     assert all(line.startswith("ringflow: error: ") for line in lines), said

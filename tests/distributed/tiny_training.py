@@ -108,9 +108,28 @@ def trainings_below(pid: int) -> list[int]:
 def assert_same_training(run: Path, expected: Path) -> None:
     """The same weights, from the same events."""
     made, wanted = (load_model(folder / "last.safetensors") for folder in (run, expected))
-    torch.testing.assert_close(made.model.state_dict(), wanted.model.state_dict(), atol=1e-5, rtol=0.0)
+    assert_same_weights(made.model.state_dict(), wanted.model.state_dict(), wanted.card["training"]["steps"])
     assert made.card["training"] == wanted.card["training"]
     assert shown(run) == shown(expected) != []
+
+
+def assert_same_weights(made: dict[str, Any], wanted: dict[str, Any], steps: int, rate: float = 1e-3) -> None:
+    """The same but for rounding, after so many steps of Adam.
+
+    Softmax does not feel what all keys have in common, so the gradient of a key's bias is zero where no rotation by position
+    makes a difference of it, and what is computed there is rounding. Adam divides a gradient by its own size, so rounding
+    moves such a weight as well: by up to the rate in a step, in either training. All others are far from that.
+    """
+    for name, tensor in wanted.items():
+        found = made[name]
+        if name.endswith("to_qkv.bias"):
+            query_key_value = zip(found.chunk(3), tensor.chunk(3), strict=True)
+            (q, wanted_q), (k, wanted_k), (v, wanted_v) = query_key_value
+            torch.testing.assert_close(k, wanted_k, atol=2 * rate * steps, rtol=0.0, msg=name)
+            found, tensor = torch.cat([q, v]), torch.cat([wanted_q, wanted_v])
+        # Gradients to 1e-6 of their size, times the rate and tens of steps, are 1e-7; rounding is not always kind.
+        torch.testing.assert_close(found, tensor, atol=1e-5, rtol=0.0, msg=lambda said, name=name: f"{name}: {said}")
+    assert made.keys() == wanted.keys()
 
 
 def shown(run: Path) -> list[tuple[int, int]]:
@@ -121,6 +140,4 @@ def shown(run: Path) -> list[tuple[int, int]]:
 
 def spoken(stderr: str) -> list[str]:
     """What was said, without the progress of the training."""
-    return [
-        line for line in stderr.splitlines() if not line.startswith(("train:", "validation after", "made:", "next:"))
-    ]
+    return [line for line in stderr.splitlines() if not line.startswith(("train:", "validation", "made:", "next:"))]

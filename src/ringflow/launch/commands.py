@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from ringflow.base.errors import UsageError
 from ringflow.base.log import say
 from ringflow.base.options import Count, Json, Several, Switch
 from ringflow.base.output import print_json
+from ringflow.base.rundir import LOGS_FOLDER, SETTINGS_FILE, write_errors
 
 launch = App(name="launch", help="Run a command in several processes, on this machine or on a cluster.")
 
@@ -63,6 +66,7 @@ def spark(
     master: Annotated[
         str | None, Parameter(help="Spark cluster, as spark://HOST:PORT; one is started here unless given.")
     ] = None,
+    restarts: Restarts = 0,
     as_json: Json = False,
 ) -> int:
     """Run a command in several processes of a Spark cluster (barrier mode).
@@ -71,7 +75,7 @@ def spark(
     """
     from ringflow.launch.spark import run
 
-    return run(_checked(words, as_json), workers, master)
+    return run(_checked(words, as_json), workers, master, restarts)
 
 
 @launch.command
@@ -103,7 +107,12 @@ def slurm(
         Count | None, Parameter(help="Processes per node; one per GPU, or one, unless given.")
     ] = None,
     gpus_per_node: Annotated[int, Parameter(validator=Number(gte=0), help="GPUs per node.")] = 0,
-    cpus_per_task: Annotated[Count, Parameter(help="Cores per process.")] = 1,
+    cpus_per_task: Annotated[
+        Count | None,
+        Parameter(
+            help="Cores per process; unless given, one, and one for each that simulates events for it (source.workers)."
+        ),
+    ] = None,
     time: Annotated[
         str, Parameter(help="Time limit of one start, as Slurm writes it: H:MM:SS, DAYS-HOURS.")
     ] = "1:00:00",
@@ -111,8 +120,16 @@ def slurm(
     partition: Annotated[str | None, Parameter(help="Partition of the cluster.")] = None,
     account: Annotated[str | None, Parameter(help="Account to charge.")] = None,
     setup: Annotated[
-        tuple[str, ...], Several, Parameter(help="Lines for the shell before the start: --setup 'module load cuda'.")
+        tuple[str, ...],
+        Several,
+        Parameter(help="Lines for the shell before the start: --setup 'module load cuda' 'source venv/bin/activate'."),
     ] = (),
+    python: Annotated[
+        str | None,
+        Parameter(
+            help="Python of the processes; the one that --setup puts on the path, or else this one, unless given."
+        ),
+    ] = None,
     option: Annotated[
         tuple[str, ...], Several, Parameter(help="Further options for sbatch: --option=--qos=fast.")
     ] = (),
@@ -124,34 +141,66 @@ def slurm(
 
     ringflow launch slurm --nodes 4 --gpus-per-node 4 --time 2:00:00 -- train clic_base --out runs/big
     """
-    from ringflow.launch.slurm import Job, follow, job_text, output_file, submit
+    from ringflow.launch.slurm import Job, follow, job_text, outputs, submit
 
+    words = tuple(_checked(words, as_json=False))
+    out = _out(words)
     job = Job(
         nodes=nodes,
         tasks_per_node=tasks_per_node or max(gpus_per_node, 1),
         gpus_per_node=gpus_per_node,
-        cpus_per_task=cpus_per_task,
+        cpus_per_task=cpus_per_task or _cores(words, out),
+        threads=None if cpus_per_task else 1,
         time=time,
         notice=notice,
         partition=partition,
         account=account,
         setup=setup,
         extra=option,
+        python=python,
+        logs=None if out is None else out / LOGS_FOLDER,
     )
-    text = job_text(_checked(words, as_json=False), job)
+    text = job_text(words, job)
     if dry_run:
         if as_json:
             print_json({"job": text, "processes": job.processes})
         else:
             say(text)
         return 0
+    if job.logs is not None:
+        with write_errors(job.logs):
+            job.logs.mkdir(parents=True, exist_ok=True)  # which Slurm would not make
     number = submit(text, Path.cwd())
-    output = Path(output_file(job, number))
+    output = Path(outputs(job, number))
     say(f"submitted as job {number}; its output is in {output}")
     code = follow(number, output) if wait else 0
     if as_json:
         print_json({"job_id": number, "processes": job.processes, **({"exit_code": code} if wait else {})})
     return code
+
+
+def _out(words: Sequence[str]) -> Path | None:
+    """The folder of the run, if the command names one."""
+    for word, following in zip(words, (*words[1:], None), strict=True):
+        if word.startswith("--out="):
+            return Path(word.removeprefix("--out="))
+        if word == "--out" and following is not None:
+            return Path(following)
+    return None
+
+
+def _cores(words: Sequence[str], out: Path | None) -> int:
+    """One for the training, and one for each process that simulates events for it."""
+    from ringflow.base.config import value_of
+
+    if words[0] != "train":
+        return 1
+    preset: Path | str | None = words[1] if len(words) > 1 and not re.search("^-|=", words[1]) else None
+    if preset is None and out is not None and (out / SETTINGS_FILE).is_file():
+        preset = out / SETTINGS_FILE
+    reads = not str(value_of("data", preset, words) or "sim:").startswith("sim:")
+    workers = value_of("source.workers", None if reads else preset, words)
+    return 1 + (workers if isinstance(workers, int) else 0 if reads else 1)
 
 
 def _checked(words: tuple[str, ...], as_json: bool) -> list[str]:

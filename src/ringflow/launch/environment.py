@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any
 
 from ringflow.base.errors import UsageError
 
@@ -21,6 +25,8 @@ _WORDS = (
 
 #: What torch reads to know a process among the others; left from elsewhere it would be believed.
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+#: Whether somebody else than the first process keeps the store where they meet, as torchrun says it.
+STORE_KEPT = "TORCHELASTIC_USE_AGENT_STORE"
 #: What torch's C++ has to say about a process that died is a stack of frames; the command says it in one line.
 QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 
@@ -34,6 +40,47 @@ def adopt(variables: MutableMapping[str, str] = os.environ) -> None:
             variables["RANK"], variables["WORLD_SIZE"] = variables[rank], variables[size]
             variables["LOCAL_RANK"] = variables.get(local_rank, variables[rank])
             return
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address leads to this machine and cannot be reached from another."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+@lru_cache(maxsize=1)
+def loopback_store(host: str, port: int, size: int) -> Any:
+    """The store through which `size` processes meet, kept here and on loopback alone: torch's own listens everywhere.
+
+    It is kept for those who meet again: others may be early, and would find the store of the meeting before.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    listening = socket.create_server((host, port))
+    return TCPStore(host, port, size, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+
+
+def loopback_variables(meeting: str) -> dict[str, str]:
+    """What keeps processes that meet at a loopback address off the network when they talk: torch's, and those of MPICH."""
+    if not is_loopback(meeting):
+        return {}
+    [interface] = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES", "FI_TCP_IFACE")
+    return {name: interface for name in names if name not in os.environ}  # whoever sets one keeps their choice
+
+
+@contextmanager
+def changed(variables: MutableMapping[str, str], new: Mapping[str, str]) -> Iterator[None]:
+    """Set variables as long as the context lasts."""
+    before = {name: variables[name] for name in new if name in variables}
+    variables.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            variables.pop(name, None)
+        variables.update(before)
 
 
 def free_port() -> int:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.launch.environment import OURS, QUIET, free_port, require_free
+from ringflow.launch.environment import OURS, QUIET, free_port, loopback_variables, require_free
 from ringflow.launch.restarts import with_restarts
 
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(:(?P<slots>[1-9]\d*))?", re.ASCII)
@@ -69,7 +69,7 @@ def run(words: Sequence[str], workers: int, hosts: Sequence[str] = (), restarts:
 
     def once() -> int:
         meeting = {"MASTER_ADDR": first, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-        return _run(start, {**meeting, **QUIET, **left})
+        return _run(start, {**meeting, **QUIET, **loopback_variables(first), **left})
 
     if "MASTER_PORT" in left and not hosts:
         require_free(left["MASTER_PORT"])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ringflow.base.errors import FailureError, UsageError
+from ringflow.launch.environment import is_loopback
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
 
 _ADVICE = "start it with `ray start --head`, or leave --address out to use this machine"
@@ -22,14 +25,13 @@ def open_ray(address: str | None = None, workers: int | None = None) -> tuple[An
     ray = framework("ray", "ray")
     if ray.is_initialized():
         return ray, False
-    own: dict[str, Any] = {}
-    if address is None:
-        own = {"include_dashboard": False, "num_cpus": workers}
-    else:
-        _require_head(address)
+    head = None if address is None else _head(address)
+    own = {"include_dashboard": False, "num_cpus": workers} if head is None else {}
     try:
-        # What workers print would come on stdout, which belongs to --json.
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.WARNING, **own)
+        with _loopback_kept(head is None or is_loopback(head[0])):
+            # What workers print would come on stdout, which belongs to --json.
+            where = "local" if head is None else f"{head[0]}:{head[1]}"
+            ray.init(where, log_to_driver=False, logging_level=logging.WARNING, **own)
     except Exception as error:  # Ray has a dozen kinds for this
         raise FailureError(
             f"cannot use Ray at {address or 'this machine'} ({one_line(str(error))}); {_ADVICE}"
@@ -37,24 +39,48 @@ def open_ray(address: str | None = None, workers: int | None = None) -> tuple[An
     return ray, True
 
 
-def _require_head(address: str) -> None:
-    """Make sure that a head answers: Ray itself tries for minutes."""
-    from ray._private.services import canonicalize_bootstrap_address
+@contextmanager
+def _loopback_kept(keep: bool) -> Iterator[None]:
+    """Let Ray start on loopback, or connect there.
+
+    Otherwise it puts the address by which others reach this machine in the place of loopback, and listens on all of them. The
+    constant is its own way not to, which it takes on laptops.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = before and not keep
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _head(address: str) -> tuple[str, int]:
+    """Where the head of a cluster answers; an error if none does, for Ray itself tries for minutes."""
+    from ray._private import services
 
     named = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    if "://" in named or (named != "auto" and split_address(named) is None):
+    if named == "auto":
+        try:
+            named = services.get_ray_address_from_environment("auto", None)
+        except ConnectionError:
+            raise FailureError(f"no Ray cluster runs on this machine; {_ADVICE}") from None
+    if "://" in named or (head := split_address(named)) is None:
         raise UsageError(
             f"{named} is no address of a Ray cluster; give auto or HOST:PORT of its head, on a machine of the cluster"
         )
-    # The address that Ray will use: it puts the address of this machine in the place of localhost.
-    head = split_address(canonicalize_bootstrap_address(named) or "")
-    if head is None:
-        raise FailureError(f"no Ray cluster runs on this machine; {_ADVICE}")
+    if is_loopback(head[0]):
+        # A head that others can reach calls itself by the address they use, though it answers here, too.
+        outward = str(services.get_node_ip_address()), head[1]  # type: ignore[no-untyped-call]
+        with suppress(FailureError), require_answer("Ray cluster", *outward, _ADVICE):
+            head = outward
     with require_answer("Ray cluster", *head, _ADVICE) as connection:
         if not os.environ.get("RAY_USE_TLS") and not _speaks_grpc(connection):
             raise FailureError(
                 f"what answers at {head[0]}:{head[1]} is no Ray cluster; give the port of its head (6379)"
             )
+    return head
 
 
 def _speaks_grpc(connection: socket.socket) -> bool:

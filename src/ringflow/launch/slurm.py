@@ -50,6 +50,7 @@ class Job:
     tasks_per_node: int = 1  # processes, one per GPU where there are GPUs
     gpus_per_node: int = 0
     cpus_per_task: int = 1
+    threads: int | None = None  # of a process; as many as it has cores unless given
     time: str = "1:00:00"
     partition: str | None = None
     account: str | None = None
@@ -57,6 +58,8 @@ class Job:
     notice: int = 120  # seconds before the end of its time
     setup: tuple[str, ...] = ()  # lines for the shell, before the processes are started
     extra: tuple[str, ...] = ()  # further options for sbatch
+    python: str | None = None  # this one, or the one that the setup puts on the path, unless given
+    logs: Path | None = None  # folder for a file of every process; unless given, one file for all where it is submitted
 
     def __post_init__(self) -> None:
         if not _TIME.fullmatch(self.time):
@@ -68,17 +71,19 @@ class Job:
         return self.nodes * self.tasks_per_node
 
 
-def job_text(words: Sequence[str], job: Job, python: str = sys.executable) -> str:
+def job_text(words: Sequence[str], job: Job) -> str:
     """The script of a job that runs a ringflow command in all its processes."""
-    find_port = shlex.join([python, "-c", "from ringflow.launch.environment import free_port as f; print(f())"])
-    start = shlex.join([python, "-m", "ringflow.cli", *words])
+    find_port = '"$python" -c "from ringflow.launch.environment import free_port as f; print(f())"'
+    options = [f"--cpus-per-task={job.cpus_per_task}", "--kill-on-bad-exit=0", f"--wait={_SECONDS_TO_FOLLOW}"]
+    if job.logs is not None:
+        options += [shlex.quote(f"--output={_log(job, '%j-rank-%t')}"), "--open-mode=append"]
     return "\n".join(
         [
             *beginning(job),
             f'export MASTER_PORT="${{MASTER_PORT:-$({find_port})}}"',
             "code=0",
             # One that ends does not kill the others, which are about to end with a checkpoint; but they may not stay for ever.
-            f"srun --cpus-per-task={job.cpus_per_task} --kill-on-bad-exit=0 --wait={_SECONDS_TO_FOLLOW} {start} || code=$?",
+            f'srun {" ".join(options)} "$python" -m ringflow.cli {shlex.join(words)} || code=$?',
             f'if [ "$code" -eq {STOPPED} ]; then',
             '    scontrol requeue "$SLURM_JOB_ID"',
             "fi",
@@ -93,15 +98,31 @@ def beginning(job: Job) -> list[str]:
     return [
         "#!/bin/bash",
         *(f"#SBATCH {line}" for line in _asked(job)),
+        # Without it a job that is submitted by hand would fail without a word.
+        *([f"# Its folder must be there: mkdir -p {shlex.quote(str(job.logs))}"] if job.logs else []),
         "set -e",
         # What the shell had that submitted the job would be believed.
         "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS",
-        *job.setup,
-        # This script runs on the first node, where the first process will be.
-        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        'export MASTER_ADDR="${MASTER_ADDR:-$first}"',
-        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.cpus_per_task}}}"',
+        f"python={shlex.quote(job.python or sys.executable)}",
+        *_setup(job),
+        # This script runs on the first node, where the first process will be; processes of one node need no network.
+        'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))',
+        '[ "${#nodes[@]}" -gt 1 ] || nodes=(127.0.0.1)',
+        'export MASTER_ADDR="${MASTER_ADDR:-${nodes[0]}}"',
+        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.threads or job.cpus_per_task}}}"',
         *(f'export {name}="${{{name}:-{value}}}"' for name, value in QUIET.items()),
+    ]
+
+
+def _setup(job: Job) -> list[str]:
+    """The lines of the user. An environment that they activate is meant for the processes, too."""
+    if job.python is not None or not job.setup:
+        return [*job.setup]
+    return [
+        "before=$(command -v python || true)",
+        *job.setup,
+        "after=$(command -v python || true)",
+        'if [ "$after" != "$before" ]; then python=$after; fi',
     ]
 
 
@@ -117,7 +138,7 @@ def _asked(job: Job) -> list[str]:
         *([f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []),
         *([f"--partition={job.partition}"] if job.partition else []),
         *([f"--account={job.account}"] if job.account else []),
-        f"--output={job.name}-%j.out",
+        shlex.quote(f"--output={_log(job, '%j-job' if job.logs else '%j')}"),
         "--open-mode=append",
         "--requeue",
         f"--signal=USR1@{job.notice}",
@@ -125,9 +146,15 @@ def _asked(job: Job) -> list[str]:
     ]
 
 
-def output_file(job: Job, number: str) -> str:
-    """Where a job writes what its processes say."""
-    return f"{job.name}-{number}.out"
+def _log(job: Job, part: str) -> str:
+    """Where Slurm writes a part of what is said, in its own patterns."""
+    name = f"{job.name}-{part}.out"
+    return name if job.logs is None else f"{str(job.logs).replace('%', '%%')}/{name}"
+
+
+def outputs(job: Job, number: str) -> str:
+    """Where a job writes what its processes say; the shell knows the files by it."""
+    return f"{job.name}-{number}.out" if job.logs is None else str(job.logs / f"{job.name}-{number}-*.out")
 
 
 def submit(text: str, folder: Path) -> str:
@@ -150,11 +177,13 @@ def ask(
 
 
 def follow(number: str, output: Path) -> int:
-    """Wait until a job has ended for good, showing what it writes meanwhile; its exit code."""
-    shown, pause = 0, _SECONDS_BETWEEN_LOOKS
+    """Wait until a job has ended for good, showing what it writes meanwhile; its exit code. `output` may be a pattern."""
+    shown: dict[Path, int] = {}
+    pause = _SECONDS_BETWEEN_LOOKS
     while True:
         state, code = _state(number)
-        shown = _show(output, shown)
+        for path in sorted(output.parent.glob(output.name)):
+            shown[path] = _show(path, shown.get(path, 0))
         if state in ENDED:
             break
         time.sleep(pause)
@@ -179,8 +208,6 @@ def _state(number: str) -> tuple[str, int]:
 
 def _show(output: Path, shown: int) -> int:
     """Write what a file has after so many bytes for people; how many it has."""
-    if not output.exists():
-        return shown
     with output.open("rb") as file:
         file.seek(shown)
         lines = file.read()

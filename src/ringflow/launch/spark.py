@@ -14,15 +14,19 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.log import say
+from ringflow.launch.environment import changed
 from ringflow.launch.frameworks import one_line
+from ringflow.launch.local import NO_STORE, arguments
+from ringflow.launch.restarts import with_restarts
 from ringflow.launch.spark_rank import Ended, together
 from ringflow.launch.spark_session import open_spark, require_slots
 
@@ -38,8 +42,15 @@ _SIGNS_OF_DEATH = (
 )
 
 
-def run(words: Sequence[str], workers: int, master: str | None = None) -> int:
-    """Run a ringflow command in several processes; its exit code. What is wrong the command says itself."""
+def run(words: Sequence[str], workers: int, master: str | None = None, restarts: int = 0) -> int:
+    """Run a ringflow command in several processes; its exit code. What is wrong the command says itself.
+
+    If one dies, all are started again up to `restarts` times.
+    """
+    return with_restarts(lambda: _run(words, workers, master), restarts)
+
+
+def _run(words: Sequence[str], workers: int, master: str | None) -> int:
     ended = _distribute(["-m", "ringflow.cli", *words], b"", workers, master)
     sys.stdout.write(ended[0].answer.decode())
     sys.stdout.flush()
@@ -117,30 +128,29 @@ def _distributor(session: Any, workers: int) -> Any:
 def _placed(distributor: Any, context: Any, told: Sequence[Any]) -> list[Ended]:
     # Beside a local master the processes are children of this one, elsewhere those of tasks, and what they say comes on stderr.
     variables = os.environ if _is_here(context) else context.environment
-    with _changed(variables, _VARIABLES), warnings.catch_warnings(), redirect_stdout(sys.stderr):
+    with changed(variables, _VARIABLES | NO_STORE), warnings.catch_warnings(), redirect_stdout(sys.stderr):
         # Said of pandas 3 whenever Spark meets Arrow; pandas has no part in what is done here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         try:
-            ended: list[Ended] = distributor.run(together, *told)
+            start = _torchrun if _is_here(context) else distributor._run_training_on_pytorch_file
+            ended: list[Ended] = distributor._run(together, start, *told)
         except Exception as error:  # of Python, or of Java through a bridge that has errors of its own
             raise _explained(str(error)) from None
     return ended
 
 
+def _torchrun(params: dict[str, Any], script: str) -> None:
+    """Start a script beside a local master as TorchDistributor does, but on loopback."""
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    with tempfile.TemporaryDirectory(prefix="ringflow-") as folder:
+        words = arguments([script], params["num_processes"], f"{folder}/meeting")
+        wrapper = [sys.executable, "-m", "pyspark.ml.torch.torch_run_process_wrapper"]
+        TorchDistributor._execute_command([*wrapper, *words])
+
+
 def _is_here(context: Any) -> bool:
     return bool(context.master == "local" or context.master.startswith("local["))
-
-
-@contextmanager
-def _changed(variables: MutableMapping[str, str], new: Mapping[str, str]) -> Iterator[None]:
-    """Set variables as long as the context lasts."""
-    before = dict(variables)
-    variables.update(new)
-    try:
-        yield
-    finally:
-        variables.clear()
-        variables.update(before)
 
 
 def _explained(text: str) -> FailureError:

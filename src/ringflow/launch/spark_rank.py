@@ -2,8 +2,9 @@
 
 TorchDistributor starts `together` in every task, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. The work itself is a
 process below it: so one that is killed is something to tell, not the end of the task, which Spark would report on a hundred
-lines. The watchers tell each other how their processes ended, through the store that torch keeps at MASTER_ADDR:MASTER_PORT;
-when one has failed, the others are ended soon after. Run as a module, this is the process that calls a function.
+lines. The watchers tell each other how their processes ended, through the store at MASTER_ADDR:MASTER_PORT, which torchrun
+keeps or the first watcher; when one has failed, the others are ended soon after. Run as a module, this is the process that
+calls a function.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.log import complain
+from ringflow.launch.environment import STORE_KEPT, loopback_store, loopback_variables
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 #: Time for the others to find out by themselves that one has failed, and to say so.
@@ -78,7 +80,10 @@ class _Watch:
             )
             return self._ended(1, b"")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL if quiet else None}
-        with subprocess.Popen([sys.executable, *command], cwd=folder, **pipes) as child:  # type: ignore[call-overload]
+        # The process finds the store that torchrun keeps, or the first watcher; it need not open one.
+        environment = {**os.environ, **loopback_variables(os.environ["MASTER_ADDR"]), STORE_KEPT: "True"}
+        start = [sys.executable, *command]
+        with subprocess.Popen(start, cwd=folder, env=environment, **pipes) as child:  # type: ignore[call-overload]
             os.nice(10)  # torch, for the store, takes seconds to load: the process comes first
             try:
                 return self._watched(child, given)
@@ -112,7 +117,10 @@ class _Watch:
             from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
             place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            self._met = TCPStore(*place, is_master=False, timeout=timedelta(seconds=_SECONDS_TO_MEET))
+            if self._rank == 0 and os.environ.get(STORE_KEPT) == "False":
+                self._met = loopback_store(*place, int(os.environ["WORLD_SIZE"]))
+            else:
+                self._met = TCPStore(*place, is_master=False, timeout=timedelta(seconds=_SECONDS_TO_MEET))
         return self._met
 
     def tell(self, ended: Ended) -> None:

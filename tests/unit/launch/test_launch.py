@@ -83,8 +83,8 @@ def test_a_port_that_somebody_listens_on_is_refused() -> None:
 
 
 def test_torchrun_gets_the_command_as_it_is() -> None:
-    told = arguments(["train", "data=a b", "--out", "run"], 3)
-    assert {"--standalone", "--nproc-per-node=3", "--max-restarts=0"} < set(told)
+    told = arguments(["--module", "ringflow.cli", "train", "data=a b", "--out", "run"], 3, "/there/meeting")
+    assert {"--rdzv-endpoint=/there/meeting", "--nproc-per-node=3", "--max-restarts=0"} < set(told)
     assert told[-5:] == ["ringflow.cli", "train", "data=a b", "--out", "run"]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import FailureError
-from ringflow.launch import ray_worker
+from ringflow.launch import ray_session, ray_worker
 from ringflow.launch.ray import _share
 from ringflow.launch.ray_worker import Wire
 
@@ -55,6 +58,52 @@ def test_more_workers_than_slots_are_refused(nodes: list[dict[str, float]], work
 def test_slots_that_others_have_are_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     _share(cluster({"CPU": 4.0}, free={"CPU": 1.0}), ["train"], 2)
     assert capsys.readouterr().err == "waiting: 1 of the 2 slots are free\n"
+
+
+@pytest.fixture
+def head() -> Iterator[Callable[..., int]]:
+    """What looks like the head of a cluster at an address, and the port where it is."""
+    opened: list[socket.socket] = []
+    greeting = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+    def answer(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(greeting)
+
+    def start(address: str, port: int = 0) -> int:
+        server = socket.create_server((address, port))
+        opened.append(server)
+        threading.Thread(target=answer, args=(server,), daemon=True).start()
+        return int(server.getsockname()[1])
+
+    yield start
+    for server in opened:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+
+def test_a_head_is_where_it_was_said_to_be(
+    head: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    services = pytest.importorskip("ray._private.services", reason="ray is not installed")
+    outward = "127.0.0.2"  # stands for the address by which other machines reach this one
+    monkeypatch.setattr(services, "get_node_ip_address", lambda: outward)
+    port = head("127.0.0.1")
+    assert ray_session._head(f"127.0.0.1:{port}") == ("127.0.0.1", port)
+    assert ray_session._head(f"localhost:{port}") == ("localhost", port)
+    head(outward, port)
+    assert ray_session._head(f"127.0.0.1:{port}") == (outward, port)
+    assert ray_session._head(f"{outward}:{port}") == (outward, port)
+    monkeypatch.setenv("RAY_ADDRESS", f"{outward}:{port}")
+    assert ray_session._head("auto") == (outward, port)
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(services, "find_gcs_addresses", set)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(FailureError, match="no Ray cluster runs on this machine; start it with `ray start --head`"):
+        ray_session._head("auto")
 
 
 def test_words_travel_when_they_are_flushed() -> None:

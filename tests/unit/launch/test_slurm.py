@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +66,9 @@ def test_a_job_starts_the_command_word_by_word(tools: Tools, tmp_path: Path) -> 
     tools("py thon", "echo 12345")
     words = ["train", "data=my data/it's $HOME", "--out", "runs/a;b"]
     python = str(tmp_path / "bin" / "py thon")
-    job = Job(cpus_per_task=3)
+    job = Job(cpus_per_task=3, python=python)
     left = {"RANK": "4", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1", "OMP_NUM_THREADS": "64"}
-    done = run_job(job_text(words, job, python), tmp_path, **left)
+    done = run_job(job_text(words, job), tmp_path, **left)
     start = ["--cpus-per-task=3", "--kill-on-bad-exit=0", "--wait=60", python, "-m", "ringflow.cli", *words]
     assert done.stdout.splitlines() == [*start, "node1:12345", "3", "none"], done.stderr
     assert done.returncode == 7
@@ -81,6 +83,83 @@ def test_lines_for_the_shell_come_first_and_decide(tools: Tools, tmp_path: Path)
     assert done.stdout.splitlines()[-3:] == ["node1-ib:29500", "2", "none"], done.stderr
     done = run_job(job_text(["train"], Job(setup=("no-such-program",))), tmp_path)
     assert (done.returncode, done.stdout) == (127, ""), "nothing is started after a line that failed"
+
+
+ENVIRONMENT = (
+    'mkdir env; printf "#!/bin/bash\\necho theirs\\n" > env/python; chmod +x env/python; export PATH=$PWD/env:$PATH'
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (Job(), sys.executable),
+        (Job(setup=("true",)), sys.executable),
+        (Job(setup=(ENVIRONMENT,)), "{folder}/env/python"),
+        (Job(setup=(ENVIRONMENT,), python="/my/python"), "/my/python"),
+    ],
+    ids=["ours", "a setup of something else", "the one of the setup", "told"],
+)
+def test_processes_have_the_python_that_was_set_up(job: Job, expected: str, tools: Tools, tmp_path: Path) -> None:
+    tools("scontrol", SCONTROL)
+    tools("srun", 'printf "%s\\n" "$@"')
+    for name in ("mkdir", "chmod"):
+        tools(name, f'exec /usr/bin/{name} "$@"')
+    job = replace(job, setup=(f"cd {tmp_path}", *job.setup, "export MASTER_PORT=29500"))
+    done = run_job(job_text(["train"], job), tmp_path)
+    started = done.stdout.splitlines()
+    assert started[started.index("-m") - 1] == expected.format(folder=tmp_path), done.stderr
+
+
+def test_what_processes_say_goes_into_the_folder_of_the_run(
+    command: Command, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tools("sbatch", "cat > job; echo 42")
+    done = command("launch", "slurm", "--", "train", "--out", "50% done/run")
+    assert "its output is in 50% done/run/logs/ringflow-42-*.out" in done.stderr
+    text = (tmp_path / "job").read_text()
+    assert "#SBATCH '--output=50%% done/run/logs/ringflow-%j-job.out'\n" in text
+    assert " '--output=50%% done/run/logs/ringflow-%j-rank-%t.out' --open-mode=append " in text
+    assert (tmp_path / "50% done" / "run" / "logs").is_dir()
+    (tmp_path / "file").touch()
+    done = command("launch", "slurm", "--", "train", "--out=file/run")
+    assert_one_line(done, 1, "cannot write file/run/logs: part of the path is a file; choose another folder")
+
+
+def test_files_of_all_processes_are_followed(tools: Tools, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tools("scontrol", "echo JobState=COMPLETED ExitCode=0:0")
+    for number, name in enumerate(("42-job", "42-rank-0", "42-rank-1", "420-job")):
+        (tmp_path / f"ringflow-{name}.out").write_text(f"{number}\n")
+    assert follow("42", tmp_path / "ringflow-42-*.out") == 0
+    assert capsys.readouterr().err == "0\n1\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "cores"),
+    [
+        (["train", "clic_tiny"], 3),
+        (["train", "clic_base", "source.workers=4"], 5),
+        (["train", "clic_base", "data=data/ttbar"], 1),
+        (["train", "data=sim:qq", "source.workers=7", "source.workers=6"], 7),
+        (["train"], 2),
+        (["bench", "scaling"], 1),
+    ],
+)
+def test_cores_are_those_that_the_training_uses(words: list[str], cores: int, command: Command, tmp_path: Path) -> None:
+    told = ["--out", str(tmp_path / "run")]
+    text = json.loads(command("launch", "slurm", "--dry-run", "--json", "--", *words, *told).stdout)["job"]
+    assert f"#SBATCH --cpus-per-task={cores}\n" in text
+    assert "${OMP_NUM_THREADS:-1}" in text, "the others are for those that simulate"
+    asked = command("launch", "slurm", "--dry-run", "--json", "--cpus-per-task", 9, "--", *words, *told).stdout
+    assert "#SBATCH --cpus-per-task=9\n" in json.loads(asked)["job"]
+    assert "${OMP_NUM_THREADS:-9}" in json.loads(asked)["job"]
+
+
+def test_a_run_that_goes_on_has_the_cores_of_its_settings(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text('data = "sim:qq"\n[source]\nworkers = 3\n')
+    done = command("launch", "slurm", "--dry-run", "--", "train", "--out", tmp_path)
+    assert "#SBATCH --cpus-per-task=4\n" in done.stderr
 
 
 @pytest.mark.parametrize(("code", "told"), [(75, "requeue 20007\n"), (0, None), (1, None), (137, None)])
@@ -117,7 +196,7 @@ def test_a_job_is_submitted_or_the_reason_is_one_line(
     done = command("launch", "slurm", "--json", "--", "train")
     assert json.loads(done.stdout) == {"job_id": "42", "processes": 1}
     assert "submitted as job 42; its output is in ringflow-42.out" in done.stderr
-    assert (tmp_path / "job").read_text() == job_text(["train"], Job())
+    assert (tmp_path / "job").read_text() == job_text(["train"], Job(cpus_per_task=2, threads=1))
     tools("sbatch", "echo 'sbatch: error: no such\npartition' >&2; exit 1")
     assert_one_line(command("launch", "slurm", "--", "train"), 1, "sbatch refused the job: no such partition")
 
