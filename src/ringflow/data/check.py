@@ -33,7 +33,7 @@ def check(path: Path) -> list[Row]:
     events = _Numbers(manifest)
     gates = [*object_gates(manifest), *link_gates(), *accounting_gates(), *target_gates()]
     present = [gate for gate in gates if _has(manifest.columns, gate.needs)]
-    with progress(manifest.num_events, "checking") as advance:
+    with progress(manifest.num_events, f"checking {manifest.sample}") as advance:
         for block in shards.blocks():
             events.feed(block)
             for gate in present:

@@ -1,6 +1,6 @@
 """EDM4hep files: their events in the words of the schema, block by block.
 
-    file = Edm4hepFile(Path("events.root"), load_profile("cld"))
+    file = open_edm4hep(Path("events.root"))
     for block in file.events():
         block["track"]["pt"], block["cluster"].counts
 
@@ -11,13 +11,14 @@ that a file carries but never filled are left out. Memory is that of one block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import InputFileError
+from ringflow.base.log import say
 from ringflow.data.edm4hep_convert import Converter, Parts
 from ringflow.data.edm4hep_layout import PodioFile, listed
 from ringflow.data.edm4hep_objects import PodioBlock, infer_ids
@@ -26,7 +27,7 @@ from ringflow.data.write import columns_of
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.schema import parquet_name
 
-__all__ = ["Edm4hepFile", "Profile", "load_profile", "profile_names"]
+__all__ = ["Edm4hepFile", "Profile", "load_profile", "open_edm4hep", "profile_names"]
 
 #: Events looked at when a file is opened, to learn what it fills.
 _LOOK_AT = 100
@@ -43,6 +44,53 @@ _FILLED = (
 )
 #: Reconstructed particles have the pt of their track; a wrong field is wrong by more than this.
 _SAME_PT = (0.8, 1.25)
+#: Tracks from which on a profile that was asked for is refused for its field.
+_ENOUGH_TRACKS = 10
+
+
+def open_edm4hep(path: Path, profile: str | None = None) -> Edm4hepFile:
+    """A file, read with the profile that is named, or with the one of the package that fits, which is then said."""
+    if profile is not None:
+        return Edm4hepFile(path, load_profile(profile))
+    there = PodioFile(path)
+    known = [load_profile(name) for name in profile_names()]
+    lacking = {one.name: [name for name in one.required if not there.has(name)] for one in known}
+    fitting = [one for one in known if not lacking[one.name]]
+    if not fitting:
+        lacks = "; ".join(f"{name} lacks {listed(missing)}" for name, missing in lacking.items())
+        raise InputFileError(
+            f"no profile fits {path}: {lacks}. Write one that names its collections and give it with --profile FILE.toml. "
+            f"There: {listed(there.collections)}"
+        )
+    most = max(len(one.required) for one in fitting)
+    files = _of_their_detector(path, [one for one in fitting if len(one.required) == most])
+    if len(files) > 1:
+        names = [file.profile.name for file in files]
+        raise InputFileError(
+            f"{path} has what the profiles {' and '.join(names)} need, and does not tell which detector it is of; say "
+            + " or ".join(f"--profile {name}" for name in names)
+        )
+    say(f"{path.name} is read with the profile {files[0].profile.name!r}: {files[0].profile.description}")
+    return files[0]
+
+
+def _of_their_detector(path: Path, profiles: Sequence[Profile]) -> list[Edm4hepFile]:
+    """The file as these profiles read it, without those whose field bends its tracks otherwise, if one does not."""
+    if len(profiles) == 1:
+        return [Edm4hepFile(path, profiles[0])]
+    files, refused = [], []
+    for profile in profiles:
+        try:
+            files.append(Edm4hepFile(path, profile))
+        except _OtherDetectorError as error:
+            refused.append(error)
+    if not files:
+        raise refused[0]
+    return [file for file in files if file.same_pt] or files
+
+
+class _OtherDetectorError(InputFileError):
+    """The field of the profile is not that of the file."""
 
 
 class Edm4hepFile:
@@ -60,11 +108,12 @@ class Edm4hepFile:
         look_at = range(min(_LOOK_AT, self.num_events))
         self._parts = Parts.of(self._file, profile, look_at)
         self._ids = self._file.ids or self._infer_ids()
-        self._numbers = self._event_numbers()
+        self.event_numbers = self._event_numbers()
         first = self._convert(look_at)
         self._unfilled = _never_filled(first)
         self._left_out = {parquet_name(*column) for column in self._unfilled} | set(profile.ignored_columns or ())
-        self._require_field(first)
+        #: Whether tracks have the momentum of the particles made of them; None if the file does not tell.
+        self.same_pt = self._verify_field(first)
         self.columns = columns_of(self._without_left_out(first))
         self.notes = self._find_notes()
 
@@ -84,7 +133,7 @@ class Edm4hepFile:
     def _convert(self, events: range) -> EventBlock:
         block = PodioBlock(self._file, events, self._ids)
         collections = Converter(block, self.profile, self._parts).collections()
-        return EventBlock(self._numbers[events.start : events.stop], collections)
+        return EventBlock(self.event_numbers[events.start : events.stop], collections)
 
     def _without_left_out(self, block: EventBlock) -> EventBlock:
         return EventBlock(
@@ -114,22 +163,24 @@ class Edm4hepFile:
             f"There: {listed(self._file.collections)}"
         )
 
-    def _require_field(self, block: EventBlock) -> None:
+    def _verify_field(self, block: EventBlock) -> bool | None:
         """The file of another detector may have the same collections; its tracks then get another momentum."""
         if "track" not in block or "candidate" not in block:
-            return
+            return None
         candidates, tracks = block["candidate"], block["track"]
         on_track = np.flatnonzero(candidates["track"] >= 0)
-        if len(on_track) < 10:
-            return
+        if not len(on_track):
+            return None
         event = np.repeat(np.arange(len(block)), candidates.counts)[on_track]
         pt = tracks["pt"][tracks.offsets[event] + candidates["track"][on_track]]
         ratio = float(np.median(np.hypot(candidates["px"], candidates["py"])[on_track] / pt))
-        if not _SAME_PT[0] < ratio < _SAME_PT[1]:
-            raise InputFileError(
+        same = _SAME_PT[0] < ratio < _SAME_PT[1]
+        if not same and len(on_track) >= _ENOUGH_TRACKS:
+            raise _OtherDetectorError(
                 f"{self.path}: its particles have {ratio:.2f} times the transverse momentum that their tracks have in a "
                 f"field of {self.profile.field} T; the profile {self.profile.name!r} is of another detector"
             )
+        return same
 
     def _require_finite(self, block: EventBlock) -> None:
         for name, part in block.collections.items():

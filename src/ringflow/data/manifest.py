@@ -33,6 +33,8 @@ CARD_FILE = "README.md"
 #: Descriptions for others, as `ringflow trace` writes them.
 CRATE_FILE, CROISSANT_FILE = "ro-crate-metadata.json", "croissant.json"
 PACKED_FOLDER = "packed"
+#: How the name of an EDM4hep file ends, and what the provenance of a dataset made of such files says its source is.
+ROOT_SUFFIX, EDM4HEP = ".root", "EDM4hep"
 PRODUCTION_FOLDER = ".production"
 #: What a dataset folder may hold beside its shards.
 KNOWN_FILES = frozenset(
@@ -131,12 +133,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """Read and validate the manifest of a dataset folder."""
     if not folder.is_dir():
-        raise DatasetError(f"no dataset at {folder}; give the folder that `ringflow simulate --out` made")
+        raise DatasetError(instead_of_dataset(folder))
     path = folder / MANIFEST_FILE
     if not path.is_file():
         if (folder / PRODUCTION_FOLDER).is_dir():
-            raise DatasetError(f"the production of {folder} is unfinished; run the same simulate command again")
-        raise DatasetError(f"{folder} is not a dataset: it has no {MANIFEST_FILE}; give the folder that has one")
+            raise DatasetError(f"the production of {folder} is unfinished; run the same command again")
+        inside = min((found.parent for found in folder.glob(f"*/{MANIFEST_FILE}")), default=None)
+        where = "the folder that has one" if inside is None else f"a folder that has one, such as {inside}"
+        raise DatasetError(f"{folder} is not a dataset: it has no {MANIFEST_FILE}; give {where}")
     try:
         content = json.loads(path.read_bytes())
     except ValueError:
@@ -150,6 +154,32 @@ def read_manifest(folder: Path) -> Manifest:
         problem = error.errors(include_url=False)[0]
         field = ".".join(map(str, problem["loc"]))
         raise DatasetError(f"{path} is damaged at {field!r} ({problem['msg']}); make the dataset again") from None
+
+
+def instead_of_dataset(path: Path) -> str:
+    """What to do with something that is no folder where events are wanted."""
+    out = f"data/{path.name.split('.')[0]}"
+    if ".hepmc" in path.name:
+        return f"{path} holds generated particles; simulate them first: ringflow simulate --hepmc {path} --out {out}"
+    if path.suffix == ROOT_SUFFIX and path.is_file():
+        return f"{path} is a file, not a dataset; make one of it first: ringflow convert {path} --out {out}"
+    return f"no dataset at {path}; give the folder that `ringflow simulate --out` or `ringflow convert --out` made"
+
+
+def after_check(path: Path, *, passed: bool) -> str:
+    """What to do after a check, which depends on what the dataset holds and on who made it."""
+    try:
+        manifest = read_manifest(path)
+    except DatasetError:
+        return f"make {path} again, by the command that made it and --overwrite"
+    compared = {"target", "candidate"} & set(manifest.columns)
+    use = f"ringflow evaluate {path} --out report" if compared else f"ringflow display {path}"
+    if passed:
+        return use
+    if (path / SETTINGS_FILE).is_file():
+        return f"ringflow simulate --settings {path / SETTINGS_FILE} --out {path} --overwrite"
+    again = "ringflow convert --overwrite" if manifest.provenance.get("source") == EDM4HEP else f"write {path} again"
+    return f"{use}, if the events are like that where they come from; else {again}"
 
 
 def manifest_hash(folder: Path) -> str:

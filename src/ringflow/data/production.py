@@ -79,13 +79,14 @@ class Production:
         self._note(file).unlink(missing_ok=True)
         (self.folder / file).unlink(missing_ok=True)
 
-    def complete(self, *, detector: str, sample: str, shards: list[Shard], settings: str) -> Manifest:
-        """Write settings (TOML), card and, last, the manifest; the folder is a dataset now."""
+    def complete(self, *, detector: str, sample: str, shards: list[Shard], settings: str | None = None) -> Manifest:
+        """Write settings (TOML, of a simulated one), card and, last, the manifest; the folder is a dataset now."""
         columns = columns_in(self.folder / shards[0].file)
         manifest = make_manifest(
             detector=detector, sample=sample, columns=columns, shards=shards, provenance=self.record
         )
-        write_atomic(self.folder / SETTINGS_FILE, settings)
+        if settings is not None:
+            write_atomic(self.folder / SETTINGS_FILE, settings)
         write_atomic(self.folder / CARD_FILE, dataset_card(manifest))
         write_manifest(self.folder, manifest)
         shutil.rmtree(self.workshop)
@@ -205,6 +206,8 @@ def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> No
 
     The user's settings come first in the complaint, what follows from them after.
     """
+    if "settings" not in old:
+        raise UsageError(f"{folder} holds a dataset of another origin; choose another folder or overwrite it")
     before, now = dict(_flatten(old)), dict(_flatten(json.loads(json.dumps(new))))
     keys = sorted(before.keys() | now.keys(), key=lambda key: (not key.startswith("settings."), key))
     for key in keys:
@@ -213,7 +216,8 @@ def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> No
             continue
         name = key.removeprefix("settings.")
         raise UsageError(
-            f"{folder} was made with {name}={was}, now {name}={asked} is asked for; choose another folder or overwrite it"
+            f"{folder} was made with {name}={was}, now {name}={asked} is asked for; "
+            "choose another folder, or replace it with --overwrite"
         )
 
 

@@ -1,4 +1,4 @@
-"""Small EDM4hep files of a CLD-like detector, written in each of podio's layouts, and where real ones are."""
+"""Small EDM4hep files of a CLD-like detector and of Delphes, written in each of podio's layouts, and where real ones are."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ BENDING = 0.299792458e-3  # pt [GeV] = BENDING * B [T] / omega [1/mm]
 FIELD = 2.0
 
 
-def shared_file(name: str) -> Path:
-    """A real file, or a skipped test."""
+def real_file(name: str) -> Any:
+    """A real file as one more case of a test, where it is at hand; a heavy one, as other machines do not have it."""
     folder = os.environ.get("RINGFLOW_SHARED_DATA")
     path = (Path(folder) if folder else Path(__file__).parents[4] / "shared" / "data") / name
-    if not path.is_file():
-        pytest.skip(f"{name} is not in {path.parent}; set RINGFLOW_SHARED_DATA to the folder of the real files")
-    return path
+    missing = pytest.mark.skipif(not path.is_file(), reason=f"{name} is not at hand; set RINGFLOW_SHARED_DATA")
+    return pytest.param(path, marks=[pytest.mark.heavy, missing], id=name)
 
 
 def references(collection: str | list[str], index: Lists) -> dict[str, Lists]:
@@ -184,11 +183,166 @@ class Content:
             "tracks": references("SiTracks_Refitted", [[0, 1], [], [0]]),
         }
 
+    def number(self, ids: dict[str, int]) -> None:
+        """Give collections other numbers than those that podio makes of their names."""
+        new = {collection_id(name): number for name, number in ids.items()}
+        for vectors in self.vectors.values():
+            for columns in vectors.values():
+                if isinstance(columns, dict) and "collectionID" in columns:
+                    columns["collectionID"] = [[new[old] for old in event] for event in columns["collectionID"]]
+
     def drop(self, *names: str) -> None:
         """Leave collections out."""
         for name in names:
             del self.members[name]
             self.vectors.pop(name, None)
+
+
+class DelphesContent(Content):
+    """Events of k4SimDelphes: charged pions on tracks, photons and neutrons in clusters that have no position.
+
+    Every event is a Z of 240 GeV whose products all fly from the origin; the reconstruction is their smeared momentum.
+    """
+
+    CHARGED, PHOTONS, NEUTRONS = 12, 8, 3
+    RESOLUTION = 0.001
+
+    def __init__(self, num_events: int = 30) -> None:
+        self.members, self.vectors = {}, {}
+        rng = np.random.default_rng(240)
+        products = self.CHARGED + self.PHOTONS + self.NEUTRONS
+        kinds = np.repeat([0, 1, 2], [self.CHARGED, self.PHOTONS, self.NEUTRONS])
+        mass = np.array([0.13957, 0.0, 0.93957])[kinds]
+        shape = (num_events, products)
+        self.charge = np.where(kinds == 0, rng.choice([-1.0, 1.0], shape), 0.0)
+        energy = 240.0 * rng.dirichlet(np.full(products, 5.0), num_events)
+        self.phi, cosine = rng.uniform(-np.pi, np.pi, shape), rng.uniform(-0.95, 0.95, shape)
+        self.tan_lambda = cosine / np.sqrt(1 - cosine**2)
+        self.pt = np.sqrt(energy**2 - mass**2) * np.sqrt(1 - cosine**2)
+        self.seen = rng.normal(1.0, self.RESOLUTION, shape)  # over what is there
+        self._generated(np.select([kinds == 0, kinds == 1], [211, 22], 2112) * np.where(self.charge < 0, -1, 1), mass)
+        self._eflow_tracks()
+        self._eflow_clusters("EFlowPhoton", self.CHARGED, self.PHOTONS, energy * self.seen)
+        self._eflow_clusters("EFlowNeutralHadron", self.CHARGED + self.PHOTONS, self.NEUTRONS, energy * self.seen)
+        self._calorimeter_hits()
+        self._reconstructed(mass)
+
+    def _momentum(self, scale: Any = 1.0) -> dict[str, Lists]:
+        parts = (np.cos(self.phi), np.sin(self.phi), self.tan_lambda)
+        return {f"momentum.{axis}": (scale * self.pt * part).tolist() for axis, part in zip("xyz", parts, strict=True)}
+
+    def _generated(self, pdg: Any, mass: Any) -> None:
+        """The Z, and behind it what it decayed to."""
+        num_events, products = pdg.shape
+        nothing = [[0.0] * (products + 1)] * num_events
+        self.members["Particle"] = {
+            "PDG": [[23, *event] for event in pdg.tolist()],
+            "generatorStatus": [[22] + [1] * products] * num_events,
+            "simulatorStatus": [[0] * (products + 1)] * num_events,
+            "charge": [[0.0, *event] for event in self.charge.tolist()],
+            "time": nothing,
+            "mass": [[240.0, *mass.tolist()]] * num_events,
+            **{f"{place}.{axis}": nothing for place in ("vertex", "endpoint") for axis in "xyz"},
+            **{axis: [[0.0, *event] for event in values] for axis, values in self._momentum().items()},
+            "parents_begin": [[0, *range(products)]] * num_events,
+            "parents_end": [list(range(products + 1))] * num_events,
+        }
+        self.vectors["Particle"] = {"parents": references("Particle", [[0] * products] * num_events)}
+
+    def _eflow_tracks(self) -> None:
+        num_events, n = len(self.pt), self.CHARGED
+        omega = (self.charge * BENDING * FIELD / (self.pt * self.seen))[:, :n]
+        zero = np.zeros_like(omega).tolist()
+        covariance = np.zeros((num_events, n, 21))
+        covariance[..., [0, 2, 9, 14]] = 1e-8
+        covariance[..., 5] = (self.RESOLUTION * omega) ** 2
+        states: dict[str, Lists] = {
+            "location": np.ones((num_events, n), int).tolist(),
+            "D0": zero,
+            "phi": self.phi[:, :n].tolist(),
+            "omega": omega.tolist(),
+            "Z0": zero,
+            "tanLambda": self.tan_lambda[:, :n].tolist(),
+            **{f"referencePoint.{axis}": zero for axis in "xyz"},
+            "covMatrix.values": [list(event) for event in covariance],
+        }
+        self.members["EFlowTrack"] = {
+            "chi2": zero,
+            "ndf": np.zeros((num_events, n), int).tolist(),
+            "trackStates_begin": [list(range(n))] * num_events,
+            "trackStates_end": [list(range(1, n + 1))] * num_events,
+            "trackerHits_begin": [list(range(n))] * num_events,
+            "trackerHits_end": [list(range(1, n + 1))] * num_events,
+        }
+        hits = references("TrackerHits", [list(range(n))] * num_events)
+        self.vectors["EFlowTrack"] = {"trackStates": states, "trackerHits": hits}
+        self.members["TrackerHits"] = self._faces()
+
+    def _faces(self) -> dict[str, Lists]:
+        """Where charged particles enter the calorimeter: walked in steps of a millimetre, not computed."""
+        pt, charge, slope = (values[:, : self.CHARGED] for values in (self.pt, self.charge, self.tan_lambda))
+        turn = -charge * BENDING * FIELD / pt  # per mm in the transverse plane
+        phi = self.phi[:, : self.CHARGED].copy()
+        place, inside = np.zeros((3, *pt.shape)), np.ones(pt.shape, bool)
+        for _ in range(8000):
+            step = np.stack([np.cos(phi + turn / 2), np.sin(phi + turn / 2), slope])
+            place = np.where(inside, place + step, place)
+            phi = phi + turn
+            inside &= (np.hypot(place[0], place[1]) < 2250.0) & (np.abs(place[2]) < 2500.0)
+        return {f"position.{axis}": values.tolist() for axis, values in zip("xyz", place, strict=True)}
+
+    def _eflow_clusters(self, name: str, first: int, number: int, energy: Any) -> None:
+        num_events, hits_before = len(energy), first - self.CHARGED
+        zero = [[0.0] * number] * num_events
+        ranges = {"begin": list(range(number)), "end": list(range(1, number + 1))}
+        self.members[name] = {
+            "energy": energy[:, first : first + number].tolist(),
+            **{f"position.{axis}": zero for axis in "xyz"},
+            **{f"clusters_{side}": [[0] * number] * num_events for side in ranges},
+            **{f"hits_{side}": [entries] * num_events for side, entries in ranges.items()},
+        }
+        hits = [list(range(hits_before, hits_before + number))] * num_events
+        self.vectors[name] = {
+            "clusters": references(name, [[] for _ in hits]),
+            "hits": references("CalorimeterHits", hits),
+        }
+
+    def _calorimeter_hits(self) -> None:
+        phi, slope = self.phi[:, self.CHARGED :], self.tan_lambda[:, self.CHARGED :]
+        radius = np.minimum(2250.0, 2500.0 / np.abs(slope))
+        place = radius * np.stack([np.cos(phi), np.sin(phi), slope])
+        self.members["CalorimeterHits"] = {
+            f"position.{axis}": part.tolist() for axis, part in zip("xyz", place, strict=True)
+        }
+
+    def _reconstructed(self, mass: Any) -> None:
+        num_events, products = self.pt.shape
+        momentum = self._momentum(self.seen)
+        square = sum(np.array(part) ** 2 for part in momentum.values())
+        place = np.arange(products)
+        self.members["ReconstructedParticles"] = {
+            "type": [[0] * products] * num_events,
+            "energy": np.sqrt(square + mass**2).tolist(),
+            **momentum,
+            "charge": self.charge.tolist(),
+            "mass": [mass.tolist()] * num_events,
+            "clusters_begin": [(place - self.CHARGED).clip(0).tolist()] * num_events,
+            "clusters_end": [(place - self.CHARGED + 1).clip(0).tolist()] * num_events,
+            "tracks_begin": [place.clip(0, self.CHARGED).tolist()] * num_events,
+            "tracks_end": [(place + 1).clip(0, self.CHARGED).tolist()] * num_events,
+        }
+        names = ["EFlowPhoton"] * self.PHOTONS + ["EFlowNeutralHadron"] * self.NEUTRONS
+        clusters = {
+            "index": [[*range(self.PHOTONS), *range(self.NEUTRONS)]] * num_events,
+            "collectionID": [[collection_id(name) for name in names]] * num_events,
+        }
+        tracks = references("EFlowTrack", [list(range(self.CHARGED))] * num_events)
+        self.vectors["ReconstructedParticles"] = {"clusters": clusters, "tracks": tracks}
+        self.members["MCRecoAssociations"] = {"weight": [[1.0] * products] * num_events}
+        self.vectors["MCRecoAssociations"] = {
+            "from": references("ReconstructedParticles", [list(range(products))] * num_events),
+            "to": references("Particle", [list(range(1, products + 1))] * num_events),
+        }
 
 
 def _vector(name: str, values: list[list[tuple[float, float, float]]]) -> dict[str, Lists]:
@@ -231,6 +385,18 @@ def write_rntuple(path: Path, content: Content) -> Path:
     with uproot.recreate(path) as file:
         file.mkrntuple("events", fields)
     return path
+
+
+def add_table(path: Path, tree: str, names: str, numbers: str, ids: dict[str, int]) -> None:
+    """The numbers of collections, where a version of podio keeps them."""
+    outer, _, inner = names.partition(".")
+    if inner:
+        last = numbers.partition(".")[2]
+        content = {outer: ak.Array([[{inner: name, last: number} for name, number in ids.items()]])}
+    else:
+        content = {names: ak.Array([list(ids)]), numbers: ak.Array([list(ids.values())])}
+    with uproot.update(path) as file:
+        file.mkrntuple(tree, content)
 
 
 WRITERS: dict[str, Callable[[Path, Content], Path]] = {

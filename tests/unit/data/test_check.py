@@ -15,8 +15,10 @@ sys.path.append(str(Path(__file__).parent))
 from fake_events import fake_block, replaced
 
 from ringflow.base.errors import DatasetError
+from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.check import check
-from ringflow.data.manifest import make_manifest, read_manifest, to_json, write_manifest
+from ringflow.data.manifest import EDM4HEP, after_check, make_manifest, read_manifest, to_json, write_manifest
+from ringflow.data.outside import write_dataset
 from ringflow.data.write import ShardWriter, columns_of
 from ringflow.event.block import EventBlock, concatenate
 
@@ -264,3 +266,20 @@ def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
         check(tmp_path)
     with pytest.raises(DatasetError, match="no dataset at"):
         check(tmp_path / "nowhere")
+
+
+def test_what_to_do_next_fits_where_the_events_come_from(dataset: Path, tmp_path: Path) -> None:
+    """Nobody can simulate again what was never simulated."""
+    assert after_check(dataset, passed=True) == f"ringflow evaluate {dataset} --out report"
+    mine = tmp_path / "mine"
+    write_dataset(mine, detector="mine", tracks={"pt": [[1.0]]}, provenance={"generator": "a colleague's"})
+    assert after_check(mine, passed=True) == f"ringflow display {mine}"
+    told = after_check(mine, passed=False)
+    assert "simulate" not in told
+    assert told.endswith(f"else write {mine} again")
+    converted = write(tmp_path / "converted", fake_block(0, 2), {"source": EDM4HEP})
+    assert after_check(converted, passed=False).endswith("else ringflow convert --overwrite")
+    (converted / SETTINGS_FILE).touch()  # only what was simulated has settings
+    assert after_check(converted, passed=False).startswith(f"ringflow simulate --settings {converted / SETTINGS_FILE}")
+    (converted / "manifest.json").write_text("{")
+    assert after_check(converted, passed=False).startswith(f"make {converted} again")

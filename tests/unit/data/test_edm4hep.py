@@ -11,11 +11,11 @@ import torch
 
 sys.path.append(str(Path(__file__).parent))
 
-from edm4hep_files import FIELD, WRITERS, Content, Lists, references, write_frame, write_rntuple
+from edm4hep_files import FIELD, WRITERS, Content, Lists, add_table, references, write_frame, write_rntuple
 
-from ringflow.base.errors import SettingsError, UsageError
-from ringflow.data.edm4hep import Edm4hepFile, load_profile, profile_names
-from ringflow.data.edm4hep_layout import collection_id
+from ringflow.base.errors import InputFileError, SettingsError, UsageError
+from ringflow.data.edm4hep import Edm4hepFile, load_profile, open_edm4hep, profile_names
+from ringflow.data.edm4hep_layout import PodioFile, collection_id
 from ringflow.data.edm4hep_tracks import BENDING, Helix
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, MUON, PHOTON
@@ -239,6 +239,30 @@ def test_numbers_of_collections_are_those_of_podio() -> None:
     assert collection_id("MCParticleCollection") == 4183352422
 
 
+@pytest.mark.parametrize(
+    ("layout", "tree", "names", "numbers"),
+    [
+        ("legacy", "metadata", "m_names", "m_collectionIDs"),
+        ("frame", "podio_metadata", "m_names", "m_collectionIDs"),
+        ("rntuple", "podio_metadata", "events___CollectionTypeInfo.name", "events___CollectionTypeInfo.collectionID"),
+    ],
+)
+def test_numbers_of_collections_are_those_that_the_file_tells(
+    layout: str, tree: str, names: str, numbers: str, block: EventBlock, tmp_path: Path
+) -> None:
+    """Where podio has kept them since 2020; old versions counted, and did not make a number of the name."""
+    content = Content()
+    ids = {name: place + 1 for place, name in enumerate([*content.members, "Hits"])}
+    content.number(ids)
+    path = WRITERS[layout](tmp_path / "events.root", content)
+    add_table(path, tree, names, numbers, ids)
+    assert PodioFile(path).ids == ids
+    found = read(path)
+    for name, part in block.collections.items():
+        for column in part.columns.keys() & found[name].columns.keys():
+            np.testing.assert_array_equal(found[name][column], part[column], err_msg=f"{name} {column}")
+
+
 def test_profiles() -> None:
     assert profile_names() == ["cld", "clic", "fcc_delphes"]
     assert {load_profile(name).field for name in profile_names()} == {2.0, 4.0}
@@ -253,3 +277,35 @@ def test_a_profile_of_ones_own(tmp_path: Path) -> None:
     mine.write_text('name = "mine"\nfeild = 3.0\n')
     with pytest.raises(SettingsError, match="did you mean 'field'"):
         load_profile(str(mine))
+
+
+class TestTheProfileThatFits:
+    """Nobody has to name it where the file tells."""
+
+    @pytest.mark.parametrize("writer", WRITERS)
+    def test_tracks_tell_the_field_and_that_the_detector(
+        self, writer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        content = Content()
+        assert open_edm4hep(WRITERS[writer](tmp_path / "cld.root", content)).profile.name == "cld"
+        assert "cld.root is read with the profile 'cld'" in capsys.readouterr().err
+        states = content.vectors["SiTracks_Refitted"]["trackStates"]
+        assert isinstance(states, dict)
+        states["omega"] = [[2 * omega for omega in event] for event in states["omega"]]
+        assert open_edm4hep(WRITERS[writer](tmp_path / "clic.root", content)).profile.name == "clic"
+        assert open_edm4hep(tmp_path / "clic.root", "cld").profile.name == "cld"
+
+    def test_where_nothing_tells_the_user_has_to(self, tmp_path: Path) -> None:
+        content = Content()
+        content.drop("PandoraPFOs")
+        path = write_frame(tmp_path / "events.root", content)
+        with pytest.raises(InputFileError, match=r"profiles cld and clic need.*say --profile cld or --profile clic"):
+            open_edm4hep(path)
+
+    def test_what_every_profile_lacks_is_listed(self, tmp_path: Path) -> None:
+        content = Content()
+        content.drop("PandoraClusters")
+        path = write_frame(tmp_path / "events.root", content)
+        lacks = r"cld lacks PandoraClusters; clic lacks PandoraClusters; fcc_delphes lacks EFlowTrack, EFlowPhoton, "
+        with pytest.raises(InputFileError, match=f"no profile fits .*events.root: {lacks}.*--profile FILE.toml"):
+            open_edm4hep(path)

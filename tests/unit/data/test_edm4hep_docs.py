@@ -29,7 +29,7 @@ def test_its_code_runs_from_top_to_bottom(
     write_frame(tmp_path / "events.root", Content())
     for code in blocks("python"):
         exec(compile(code, "edm4hep.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("3\nframe\nTrue\n")
+    assert capsys.readouterr().out.startswith("3\nframe\nTrue\ncld\n")
     assert uproot.open("particles.root")["events"].num_entries == 3
 
 

@@ -52,7 +52,7 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
 
 def test_an_unfinished_production(tmp_path: Path) -> None:
     (tmp_path / ".production").mkdir()
-    with pytest.raises(DatasetError, match="unfinished; run the same simulate command again"):
+    with pytest.raises(DatasetError, match="unfinished; run the same command again"):
         read_manifest(tmp_path)
 
 
