@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 from ringflow import __version__
 from ringflow.base.errors import RingflowError, UsageError
@@ -25,6 +27,7 @@ from ringflow.base.options import (
     Json,
     Measured,
     Overrides,
+    ProfileName,
     Seed,
     SettingsFile,
     Start,
@@ -39,7 +42,7 @@ from ringflow.explain.commands import explain
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
 from ringflow.recipes.browse.commands import browse
-from ringflow.recipes.commands import demo, evaluate, prune, train
+from ringflow.recipes.commands import evaluate, prune, train
 from ringflow.recipes.origin.commands import reproduce, trace
 from ringflow.recipes.scaling_commands import scaling_model
 from ringflow.recipes.uncertainty_commands import uncertainty
@@ -49,8 +52,8 @@ from ringflow.tune.bench.command import bench_tune
 from ringflow.tune.commands import tune
 
 if TYPE_CHECKING:
+    from ringflow.base.config import Settings
     from ringflow.sim.settings import SimulateSettings
-    from ringflow.train.settings import TrainSettings
 
 app = App(
     name="ringflow",
@@ -62,7 +65,6 @@ app = App(
 for command in (
     bench,
     browse,
-    demo,
     display,
     evaluate,
     explain,
@@ -82,21 +84,37 @@ for command in (
     app.command(command)
 bench.command(bench_tune, name="tune")
 
+#: Commands that find what an interruption left, and do the rest.
+_GOING_ON = (
+    *("simulate", "train", "prune", "reconstruct", "tune", "tune resume", "tune panda-steer", "tune panda-evaluate"),
+    "demo",
+    *("launch local", "launch ray", "launch spark", "launch mpi"),
+)
+
+
+#: Events of the page that the demo writes: a few megabytes.
+_DEMO_EVENTS = 5
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is one line, never a traceback."""
     wait_without_spinning()
     adopt()
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
         code = app(
-            sys.argv[1:] if argv is None else list(argv),
+            words,
             exit_on_error=False,
             print_error=False,
             result_action="return_int_as_exit_code_else_zero",
         )
         return int(code)
+    except UnknownOptionError as error:
+        return _report(_no_such_option(error), 2)
+    except MissingArgumentError as error:
+        return _report(_lacks(error), 2)
     except CycloptsError as error:
-        return _report(str(error), 2)
+        return _report(str(error).replace(" into int.", " into a whole number; give one, such as 1000."), 2)
     except RingflowError as error:
         return error.exit_code if error.told else _report(str(error), error.exit_code)
     except OSError as error:
@@ -104,7 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report("the disk is full; free some space and run it again", 1)
         raise
     except KeyboardInterrupt:
-        return _report("interrupted", 130)
+        again = "" if "--overwrite" not in words else " without --overwrite"
+        goes_on = f"; the same command{again} goes on where it stopped"
+        return _report("interrupted" + (goes_on if " ".join(app.parse_commands(words)[0]) in _GOING_ON else ""), 130)
 
 
 @app.command
@@ -112,7 +132,7 @@ def simulate(
     sample: str | None = None,
     /,
     *overrides: Overrides,
-    out: Path,
+    out: Annotated[Path, Parameter(help="Folder of the dataset.")],
     hepmc: Path | None = None,
     events: Count | None = None,
     detector: Detector | None = None,
@@ -132,8 +152,6 @@ def simulate(
     ----------
     sample
         Name of a sample; `ringflow config` lists them.
-    out
-        Folder of the dataset.
     hepmc
         HepMC3 file to read events from instead (plain, .gz or .zst).
     events
@@ -162,6 +180,48 @@ def simulate(
     from ringflow.recipes import simulate as recipe
 
     show_summary("Production", recipe.simulate(settings, out, overwrite=overwrite), as_json=as_json)
+    finish(out, "ringflow", "check", out)
+
+
+@app.command
+def convert(
+    *files: Annotated[Path, Parameter(help="EDM4hep ROOT files of one detector.")],
+    out: Path,
+    profile: ProfileName | None = None,
+    sample: Annotated[str | None, Parameter(help="Name for the sample; that of the first file unless given.")] = None,
+    events: Annotated[Count | None, Parameter(help="Only so many events.")] = None,
+    overwrite: Annotated[bool, Switch] = False,
+    as_json: Json = False,
+) -> None:
+    """Convert EDM4hep files into a dataset, with the truth and the reconstructed particles they have.
+
+    An interrupted conversion goes on where it stopped when the same command is given again.
+
+    Parameters
+    ----------
+    out
+        Folder of the dataset.
+    overwrite
+        Replace an existing dataset.
+    """
+    from ringflow.data.edm4hep_dataset import convert_edm4hep
+    from ringflow.recipes.inputs import require_file
+
+    for file in files:
+        require_file(file)
+    made = convert_edm4hep(files, out, profile=profile, sample=sample, events=events, overwrite=overwrite).manifest
+    summary = {
+        "path": out,
+        "detector": made.detector,
+        "sample": made.sample,
+        "profile": made.provenance["settings"]["profile"]["name"],
+        "events": made.num_events,
+        "shards": len(made.shards),
+        "bytes": made.bytes,
+        "truth": "target" in made.columns or "hit_target" in made.columns,
+        "mean_counts": {name: round(count / made.num_events, 2) for name, count in made.counts.items()},
+    }
+    show_summary("Conversion", summary, as_json=as_json)
     finish(out, f"ringflow check {out}")
 
 
@@ -211,10 +271,42 @@ def calibrate(
 def check(dataset: DatasetFolder, /, *, as_json: Json = False) -> int:
     """Check a dataset: gates with PASS or FAIL and the observed number."""
     from ringflow.data import check as gates
+    from ringflow.data.manifest import after_check
 
     code = show_rows(f"Dataset {dataset}", gates.check(dataset), as_json=as_json)
-    finish(None, "ringflow simulate --help" if code == 0 else f"simulate {dataset} again with --overwrite")
+    finish(None, after_check(dataset, passed=code == 0))
     return code
+
+
+@app.command
+def demo(
+    *,
+    out: Annotated[Path, Parameter(help="Folder for what the demo makes.")] = Path("demo"),
+    training: Annotated[
+        bool, Switch, Parameter(name="--train", help="Also train a small network and compare it; ten minutes at most.")
+    ] = False,
+    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier demo.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Simulate events, check them, reconstruct them by rules and by network; write a report and a page of the events."""
+    from ringflow.recipes import demo as recipe
+    from ringflow.recipes import evaluate as comparison
+
+    result = recipe.demo(out, training=training, overwrite=overwrite)
+    shown = next(iter(result["datasets"]))
+    page = _page_of_events(out / shown, out / "events")
+    if as_json:
+        print_json({**result, "events": str(page)})
+    else:
+        for name, made in result["datasets"].items():
+            failed = [gate for gate in made["gates"] if not gate["ok"]]
+            say(f"{name}: {len(made['gates']) - len(failed)} of {len(made['gates'])} gates passed")
+            if failed:
+                show_rows(f"Gates of {name} that failed", failed, as_json=False)
+        comparison.show(result["evaluation"], as_json=False)
+    say(f"made: {result['report']}, what it all came to; open it in a browser")
+    finish(page, "ringflow", "display", out / shown)
+    return int(not result["ok"])
 
 
 @app.command
@@ -234,30 +326,96 @@ def doctor(*, as_json: Json = False) -> int:
 
 @app.command
 def config(
-    *overrides: Overrides,
-    training: Annotated[bool, Switch, Parameter(name="--train", help="Settings of a training instead.")] = False,
+    *words: Annotated[
+        str,
+        Parameter(help="Command, then preset or settings file to start from, then settings as section.field=value."),
+    ],
+    training: Annotated[bool, Switch, Parameter(name="--train", help="The same as the command `train`.")] = False,
     start: Start | None = None,
     out: SettingsFile | None = None,
     as_json: Json = False,
 ) -> None:
-    """Show samples, detectors, presets and the resolved settings of a production, or of a training."""
+    """Show samples, detectors, presets and every setting, with what it means: of all commands, or of one.
+
+    ringflow config train clic_tiny optimizer.rate=0.002 --out mine.toml
+    """
     from ringflow.base.config import preset_names, to_toml, write
     from ringflow.sim.geometry import detector_names
     from ringflow.sim.samples import sample_names
 
-    settings = _train_settings(start, overrides) if training else _simulate_settings(start, {}, overrides)
+    commands, preset, overrides = _asked_for(["train", *words] if training else words)
+    preset = str(start) if start else preset
+    shown = {command: _settings(command, preset, overrides) for command in commands}
+    only = commands[0] if len(commands) == 1 else None
+    if out is not None and only not in ("simulate", "train"):
+        raise UsageError(f"--out {out} is for the settings of one command; give `simulate` or `train` before them")
     names = {"samples": sample_names(), "detectors": detector_names(), "presets": preset_names()}
     if as_json:
-        print_json({**names, "settings": settings.model_dump(mode="json")})
+        settings = {command: found.model_dump(mode="json") for command, found in shown.items()}
+        print_json({**names, "settings": settings[only] if only else settings})
     else:
         show_summary("Names", names, as_json=False)
-        say(f"\n# settings of a {'training' if training else 'production'}\n{to_toml(settings)}")
-    if out is not None:
-        write(settings, out)
-    if training:
-        finish(out, f"ringflow train {out or 'clic_tiny'} --out runs/first")
+        for command, found in shown.items():
+            say(f"\n## settings of `ringflow {command}`\n\n{to_toml(found, explain=True)}")
+    if out is not None and only is not None:
+        write(shown[only], out, explain=True)
+    if only == "train":
+        finish(out, f"ringflow train {out or preset or 'clic_tiny'} --out runs/first")
+    elif only == "scaling-model":
+        finish(None, f"ringflow scaling-model {preset or 'h200'} --out scaling")
     else:
         finish(out, "ringflow simulate ttbar --out data/ttbar" + (f" --settings {out}" if out else ""))
+
+
+def _asked_for(words: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
+    """The commands whose settings are meant, what to start from, what to change; settings that only one has say which."""
+    named = [word for word in words if "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    commands = [named.pop(0)] if named and named[0] in _SETTINGS else list(_SETTINGS)
+    if named and len(commands) > 1:  # only trainings have presets
+        commands = ["train"]
+    if len(named) > 1:
+        raise UsageError(f"cannot read {named[1]!r}; give a command ({', '.join(_SETTINGS)}), a preset, settings")
+    if len(commands) > 1:
+        fitting = [
+            command
+            for command in commands
+            if all(word.split("=")[0].split(".")[0] in _settings_class(command).model_fields for word in overrides)
+        ]
+        commands = fitting or ["simulate"]
+    return commands, named[0] if named else None, overrides
+
+
+#: Commands that take settings, and the class of them.
+_SETTINGS = {
+    "simulate": ("ringflow.sim.settings", "SimulateSettings"),
+    "train": ("ringflow.train.settings", "TrainSettings"),
+    "scaling-model": ("ringflow.recipes.scaling_settings", "ScalingSettings"),
+}
+
+
+def _settings_class(command: str) -> type[Settings]:
+    from importlib import import_module
+
+    module, name = _SETTINGS[command]
+    found: type[Settings] = getattr(import_module(module), name)
+    return found
+
+
+def _settings(command: str, preset: str | None, overrides: Sequence[str]) -> Settings:
+    if command == "scaling-model":
+        from ringflow.recipes.scaling_inputs import resolve
+
+        return resolve(preset or "h200", overrides)
+    return _settings_class(command).resolve(preset, overrides)
+
+
+def _page_of_events(dataset: Path, out: Path) -> Path:
+    """The first events of a dataset, as files that need no server."""
+    from ringflow.display.source import open_source
+    from ringflow.display.static import write_static
+
+    return write_static(open_source(dataset, events=_DEMO_EVENTS), list(range(_DEMO_EVENTS)), out)
 
 
 def _simulate_settings(start: Path | None, flags: Mapping[str, object], overrides: Sequence[str]) -> SimulateSettings:
@@ -268,10 +426,30 @@ def _simulate_settings(start: Path | None, flags: Mapping[str, object], override
     return SimulateSettings.resolve(start, [*given, *overrides])
 
 
-def _train_settings(start: Path | None, overrides: Sequence[str]) -> TrainSettings:
-    from ringflow.train.settings import TrainSettings
+def _lacks(error: MissingArgumentError) -> str:
+    """Which argument a command lacks, and what it is."""
+    assert error.argument is not None
+    name, command = error.keyword or error.argument.name, " ".join(("ringflow", *(error.command_chain or ())))
+    meaning = (error.argument.parameter.help or "").strip().rstrip(".")
+    return f"{command} lacks {name}{f' ({meaning[:1].lower()}{meaning[1:]})' if meaning else ''}; `{command} --help` has more"
 
-    return TrainSettings.resolve(str(start) if start else None, overrides)
+
+def _no_such_option(error: UnknownOptionError) -> str:
+    """What to write instead: another option, or a setting, if the command takes settings."""
+    command = " ".join(("ringflow", *(error.command_chain or ())))
+    option, _, value = (error.token.keyword or error.token.value).partition("=")
+    told, lists = f"{command} has no option {option}", f"`{command} --help` lists the options"
+    names = [name for argument in error.argument_collection if argument.parse for name in argument.names]
+    similar = get_close_matches(option, names, n=1, cutoff=0.7)
+    if error.target is not None and "overrides" in signature(error.target).parameters:
+        kind = {"simulate": "simulate", "scaling-model": "scaling-model", "replay": "scaling-model"}
+        if meant := _settings_class(kind.get(command.split()[-1], "train")).meant_by(option, similar=not similar):
+            words = [*(error.root_input_tokens or ()), "VALUE", "VALUE"]
+            after = words[words.index(option) + 1] if option in words else "VALUE"
+            value = value or ("VALUE" if after.startswith("-") else after)
+            return f"{told}; write {meant if '=' in meant or ' ' in meant else f'{meant}={value}'}"
+        lists += ", `ringflow config` the settings"
+    return f"{told}; " + (f"did you mean {similar[0]}? {lists}" if similar else lists)
 
 
 def _report(message: str, exit_code: int) -> int:

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from ringflow.base.config import Settings
+from ringflow.base.config import Settings, explained
 from ringflow.base.errors import DatasetError
+from ringflow.recipes.scaling_settings import ScalingSettings
 from ringflow.sim.settings import SimulateSettings
+from ringflow.train.settings import TrainSettings
 
 Command = Callable[..., Any]
 
@@ -140,18 +142,29 @@ def test_a_failed_check_fails_the_command(
 
 @pytest.mark.parametrize(("flags", "overwrite"), [([], False), (["--overwrite"], True)])
 def test_a_demo_replaces_nothing_unless_told(
-    command: Command, recipe: Callable[..., Recorder], tmp_path: Path, flags: list[str], overwrite: bool
+    command: Command,
+    recipe: Callable[..., Recorder],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    overwrite: bool,
 ) -> None:
     gates = [{"gate": "finite", "ok": False, "observed": 1, "expected": 0}]
     datasets = {"ttbar": {"summary": {"events": 200}, "gates": gates}}
     result = {"datasets": datasets, "evaluation": {"samples": {}}, "training": {}, "report": "x/report", "ok": False}
     demo = recipe("ringflow.recipes.demo", "demo", result)
+    drawn: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(
+        "ringflow.cli._page_of_events", lambda *paths: drawn.append(paths) or Path("x/events/index.html")
+    )
     done = command("demo", "--out", tmp_path, *flags)
     assert demo.called == ((tmp_path,), {"training": False, "overwrite": overwrite})
     assert done.code == 1
     assert "ttbar: 0 of 1 gates passed" in done.stderr
     assert "made: x/report" in done.stderr
-    assert json.loads(command("demo", "--train", "--json").stdout) == result
+    assert drawn == [(tmp_path / "ttbar", tmp_path / "events")]
+    told = json.loads(command("demo", "--train", "--json").stdout)
+    assert told == {**result, "events": "x/events/index.html"}
     assert demo.called == ((Path("demo"),), {"training": True, "overwrite": False})
 
 
@@ -191,6 +204,54 @@ def test_wrong_usage_is_one_line_and_exit_code_2(command: Command, words: list[s
     assert done.code == 2
     assert done.stdout == ""
     assert expected in assert_one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["simulate", "ttbar"], "ringflow simulate lacks --out (folder of the dataset); `ringflow simulate --help`"),
+        (
+            ["reconstruct", "data"],
+            "ringflow reconstruct lacks --out (file to write: .parquet or .root (EDM4hep)); `ringflow",
+        ),
+        (["simulate", "ttbar", "--events", "many", "--out", "x"], '"many" into a whole number; give one'),
+        (["train", "clic_tinny", "--out", "x"], "'clic_tinny'; did you mean 'clic_tiny'?"),
+        (["train", "data", "--out", "x"], "clic_tiny), and then data=data"),
+        (["train", "clic_tiny", "data", "--out", "x"], "cannot read 'data'; write data=data"),
+        (
+            ["train", "clic_tiny", "data=", "--out", "x"],
+            "data= has no value; give one, or leave it out for 'sim:ttbar,qq'",
+        ),
+    ],
+)
+def test_a_plausible_mistake_says_what_to_do(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], advice: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    done = command(*words)
+    assert done.code == 2
+    assert advice in assert_one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "x"], "interrupted"),
+        (["simulate", "ttbar", "--out", "x"], "interrupted; the same command goes on where it stopped"),
+        (
+            ["simulate", "ttbar", "--out", "x", "--overwrite"],
+            "interrupted; the same command without --overwrite goes on where it stopped",
+        ),
+    ],
+)
+def test_ctrl_c_says_whether_the_same_command_goes_on(
+    command: Command, recipe: Callable[..., Recorder], words: list[str], said: str
+) -> None:
+    recipe("ringflow.data.check", "check", KeyboardInterrupt())
+    recipe("ringflow.recipes.simulate", "simulate", KeyboardInterrupt())
+    done = command(*words)
+    assert (done.code, done.stderr) == (130, f"ringflow: error: {said}\n")
 
 
 @pytest.mark.parametrize(
@@ -282,3 +343,87 @@ def test_the_module_runs_as_a_program() -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert_one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["train", "clic_tiny", "--lr", "0.1", "--out", "x"], "train has no option --lr; write optimizer.rate=0.1"),
+        (["train", "clic_tiny", "--learning-rate=0.1", "--out", "x"], "write optimizer.rate=0.1"),
+        (["train", "clic_tiny", "--epochs", "3", "--out", "x"], "write length.events=EVENTS"),
+        (["train", "clic_tiny", "--batch-size", "3", "--out", "x"], "write compute.batch_elements=ELEMENTS"),
+        (["train", "clic_tiny", "--data", "data/x", "--out", "x"], "write data=data/x"),
+        (["train", "clic_tiny", "--out", "x", "--device", "cuda"], "write compute.device=cuda"),
+        (["train", "clic_tiny", "--profile", "--out", "x"], "write profile=VALUE"),
+        (["train", "clic_tiny", "--gpus", "2", "--out", "x"], "write ringflow launch local --workers N -- train"),
+        (["tune", "clic_tiny", "--weigth-decay", "2", "--space", "x"], "write optimizer.weight_decay=2"),
+        (["simulate", "ttbar", "--out", "x", "--keep-hits", "false"], "write production.keep_hits=false"),
+        (["simulate", "ttbar", "--out", "x", "--nevents", "3"], "did you mean --events?"),
+        (["scaling-model", "--overlap", "0.5"], "write work.overlap=0.5"),
+        (["evaluate", "--foo"], "evaluate has no option --foo; `ringflow evaluate --help` lists the options"),
+        (["train", "clic_tiny", "lr=0.1", "--out", "x"], "unknown setting 'lr'; did you mean 'optimizer.rate'?"),
+        (["train", "clic_tiny", "rate=0.1", "--out", "x"], "did you mean 'optimizer.rate'?"),
+    ],
+)
+def test_an_option_that_is_a_setting_says_what_to_write(command: Command, words: list[str], advice: str) -> None:
+    done = command(*words)
+    assert done.code == 2
+    assert advice in assert_one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", "ttbar", "--out", "x", "--device", "gpu"],
+        ["train", "clic_tiny", "compute.device=gpu", "--out", "x"],
+        ["bench", "simulate", "--device", "gpu"],
+        ["bench", "train", "--device", "gpu"],
+        ["serve", "--port", "0", "--device", "gpu"],
+    ],
+)
+def test_a_gpu_is_called_cuda(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command(*words)
+    assert done.code == 2
+    assert "device 'gpu' cannot be used here (torch has none of that name; a GPU is called cuda)" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_config_shows_every_setting_with_what_it_means(command: Command) -> None:
+    people = command("config").stderr
+    shown = json.loads(command("config", "--json").stdout)["settings"]
+    assert set(shown) == {"simulate", "train", "scaling-model"}
+    for kind in (SimulateSettings, TrainSettings, ScalingSettings):
+        for name, meaning in explained(kind).items():
+            assert meaning, f"{name} of {kind.__name__} has no comment"
+            assert f"# {meaning}\n" in people
+            assert name.rpartition(".")[2] + " =" in people
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "following"),
+    [
+        (["train", "clic_tiny", "optimizer.rate=0.002"], TrainSettings, "ringflow train {} --out runs/first"),
+        (["clic_small"], TrainSettings, "ringflow train {} --out runs/first"),
+        (["length.events=3"], TrainSettings, "ringflow train {} --out runs/first"),
+        (["--train"], TrainSettings, "ringflow train {} --out runs/first"),
+        (["simulate"], SimulateSettings, "ringflow simulate ttbar --out data/ttbar --settings {}"),
+    ],
+)
+def test_config_writes_a_file_that_its_command_takes(
+    command: Command, tmp_path: Path, words: list[str], kind: type[Settings], following: str
+) -> None:
+    file = tmp_path / "mine.toml"
+    done = command("config", *words, "--out", file)
+    assert done.stderr.endswith(f"next: {following.format(file)}\n")
+    preset = next((word for word in words if word.startswith("clic_")), None)
+    assert kind.resolve(file) == kind.resolve(preset, [word for word in words if "=" in word])
+
+
+def test_config_writes_the_settings_of_one_command(command: Command, tmp_path: Path) -> None:
+    for words in ([], ["scaling-model"]):
+        done = command("config", *words, "--out", tmp_path / "x.toml")
+        assert (done.code, (tmp_path / "x.toml").exists()) == (2, False)
+        assert "`simulate` or `train`" in assert_one_line(done.stderr)

@@ -11,7 +11,9 @@ change it). TOML has no null: a field that may be None defaults to None and is l
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
+import re
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ class Settings(pydantic.BaseModel):
     """Base of every settings section: immutable, and a field it does not know is an error."""
 
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid")
+    #: Words that others use for a setting, and what to write instead: a setting, or one with a value that means something else.
+    also_called: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -57,6 +61,14 @@ class Settings(pydantic.BaseModel):
             _apply(cls, data, override)
         return _validate(cls, data, "")
 
+    @classmethod
+    def meant_by(cls, word: str, *, similar: bool = True) -> str | None:
+        """What to write for a word: the setting of that name in any section, what others call so, or what is spelt alike."""
+        known = {name.rpartition(".")[2]: name for name in reversed(list(explained(cls)))} | dict(cls.also_called)
+        word = word.strip("-").replace("-", "_").lower()
+        close = difflib.get_close_matches(word, known, n=1, cutoff=0.75) if similar else []
+        return known.get(word) or (known[close[0]] if close else None)
+
 
 def preset_names() -> list[str]:
     """Names of the presets that come with the package."""
@@ -70,20 +82,48 @@ def preset_path(preset: Path | str) -> Path:
         return path
     if isinstance(preset, str) and preset in preset_names():
         return PRESETS / f"{preset}.toml"
-    known = ", ".join(preset_names()) or "none are shipped yet"
-    raise SettingsError(f"no settings file or preset {str(preset)!r}; give a TOML file, or a preset ({known})")
+    known = preset_names()
+    close = difflib.get_close_matches(str(preset), known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    then = f", and then data={path}" if path.is_dir() else ""
+    raise SettingsError(
+        f"no settings file or preset {str(preset)!r}; {hint}give a TOML file, or a preset ({', '.join(known)}){then}"
+    )
 
 
-def to_toml(settings: Settings) -> str:
-    """The resolved settings as text that `resolve` reads back to an equal object."""
-    return dump_toml(settings.model_dump(mode="json", exclude_none=True))
+def value_of(field: str, preset: Path | str | None, overrides: Sequence[str]) -> Any:
+    """What a preset and overrides say of one field, None if nothing; for those who know no more of the settings."""
+    value: Any = {} if preset is None else _read_toml(preset_path(preset))
+    for key in field.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    said = [text.partition("=")[2] for text in overrides if text.partition("=")[0].strip() == field]
+    return _parse(said[-1].strip()) if said else value
 
 
-def write(settings: Settings, path: Path) -> None:
-    """Write the resolved settings into a run folder."""
+def to_toml(settings: Settings, *, explain: bool = False) -> str:
+    """The resolved settings as text that `resolve` reads back to an equal object; if asked to, with what each means."""
+    words = explained(type(settings)) if explain else {}
+    return dump_toml(settings.model_dump(mode="json", exclude_none=not explain), words)
+
+
+def explained(model: type[Settings], prefix: str = "") -> dict[str, str]:
+    """Every setting as `section.field` of a class, with the comment `#:` above it."""
+    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
+    for base in reversed(model.__mro__[: model.__mro__.index(Settings)]):
+        for comment, name in re.findall(r"((?:^    #: .*\n)+)^    (\w+):", inspect.getsource(base), flags=re.MULTILINE):
+            comments[name] = " ".join(comment.replace("#: ", "").split())
+    for name, field in model.model_fields.items():
+        section = _section_of(field.annotation)
+        found |= explained(section, f"{prefix}{name}.") if section else {prefix + name: comments.get(name, "")}
+    return found
+
+
+def write(settings: Settings, path: Path, *, explain: bool = False) -> None:
+    """Write the resolved settings into a file; if asked to, with what each means."""
     from ringflow.base.rundir import write_atomic
 
-    write_atomic(path, to_toml(settings))
+    write_atomic(path, to_toml(settings, explain=explain))
 
 
 def override(field: str, value: object) -> str:
@@ -99,7 +139,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not a TOML file: {' '.join(str(error).split())}") from None
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}; give a TOML file") from None
 
 
 def _apply(model: type[Settings], data: dict[str, Any], text: str) -> None:
@@ -107,17 +147,22 @@ def _apply(model: type[Settings], data: dict[str, Any], text: str) -> None:
     name, equals, value = text.partition("=")
     keys = name.strip().split(".")
     if not equals or not all(keys):
-        raise SettingsError(f"cannot read {text!r}; write section.field=value")
+        meant = f"data={text}" if "data" in model.model_fields and Path(text).exists() else "section.field=value"
+        raise SettingsError(f"cannot read {text!r}; write {meant}")
     section: type[Settings] | None = model
+    field: pydantic.fields.FieldInfo | None = None
     for depth, key in enumerate(keys):
         if section is not None and key not in section.model_fields:
             raise SettingsError(_unknown(model, keys[: depth + 1]))
-        section = _section_of(section.model_fields[key].annotation) if section is not None else None
+        field = None if section is None else section.model_fields[key]
+        section = None if field is None else _section_of(field.annotation)
         if depth < len(keys) - 1:
             data = data.setdefault(key, {})
             if not isinstance(data, dict):
                 raise SettingsError(f"{'.'.join(keys[: depth + 1])!r} is a value, not a section, in {text!r}")
     if (parsed := _parse(value.strip())) is None:
+        if field is not None and not _allows_none(field.annotation):
+            raise SettingsError(f"{text} has no value; give one, or leave it out for {field.get_default()!r}")
         data.pop(keys[-1], None)
     else:
         data[keys[-1]] = parsed
@@ -164,7 +209,8 @@ def _unknown(model: type[Settings], keys: Sequence[str]) -> str:
             section = _section_of(section.model_fields[key].annotation)
     fields = list(section.model_fields) if section is not None else []
     close = difflib.get_close_matches(keys[-1], fields, n=1)
-    hint = f"; did you mean {'.'.join([*keys[:-1], close[0]])!r}?" if close else ";"
+    meant = ".".join([*keys[:-1], close[0]]) if close else model.meant_by(keys[-1])
+    hint = f"; did you mean {meant!r}?" if meant else ";"
     return f"unknown setting {'.'.join(keys)!r}{hint} fields there: {', '.join(fields)}"
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ringflow.base.words import name_in_words
+
 #: Set by batch systems and CI services; a terminal there is nobody's.
 BATCH_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "CI")
 
@@ -41,7 +43,8 @@ def complain(text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Show rows under a title; the words PASS, WARN and FAIL are coloured on a terminal."""
+    """Show rows under a title, its columns named in words; PASS, WARN and FAIL are coloured on a terminal."""
+    columns = [name_in_words(column) for column in columns]
     cells = [[str(cell) for cell in row] for row in rows]
     if interactive():
         _rich_table(title, columns, cells)

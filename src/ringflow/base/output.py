@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ringflow.base.log import say, speaks, table
+from ringflow.base.words import name_in_words, size_in_words, time_in_words
 
 
 def print_json(value: object) -> None:
@@ -30,24 +32,31 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -
 
 
 def show_summary(title: str, summary: Mapping[str, Any], *, as_json: bool) -> None:
-    """Named values; those of a section are named `section.value`."""
+    """Named values; people read names, times and sizes in words, and those of a section as `section: value`."""
     if as_json:
         print_json(summary)
     else:
-        table(title, ("quantity", "value"), [(name, _word(value)) for name, value in _flat(summary)])
+        table(title, ("quantity", "value"), _lines(summary))
 
 
-def finish(made: Path | None, next_command: str) -> None:
-    """The last lines of a command."""
+def finish(made: Path | None, *next_command: object) -> None:
+    """The last lines of a command: what it made, and what to try next, as one text or as words that a shell takes."""
     if made is not None:
         say(f"made: {made}")
-    say(f"next: {next_command}")
+    say(f"next: {next_command[0] if len(next_command) == 1 else shlex.join(map(str, next_command))}")
 
 
-def _flat(summary: Mapping[str, Any], prefix: str = "") -> list[tuple[str, object]]:
-    lines: list[tuple[str, object]] = []
+def _lines(summary: Mapping[str, Any], section: str = "") -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
     for name, value in summary.items():
-        lines += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+        if isinstance(value, Mapping):
+            lines += _lines(value, f"{section}{name_in_words(name)}: ")
+            continue
+        measured, said = name_in_words(name), _word(value)
+        for ending, quantity, words in (("bytes", "size", size_in_words), ("seconds", "time", time_in_words)):
+            if measured.endswith(ending) and isinstance(value, (int, float)):
+                measured, said = measured.removesuffix(ending) + quantity, words(value)
+        lines.append((section + measured, said))
     return lines
 
 
@@ -61,9 +70,18 @@ def finite_or_null(value: Any) -> Any:
 
 
 def _word(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_word, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    match value:
+        case Mapping():
+            return " ".join(f"{name_in_words(name)} {_word(inner)}" for name, inner in value.items())
+        case list() | tuple():
+            return ", ".join(map(_word, value))
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
+    return "-" if value is None else str(value)
 
 
 def _cell(name: str, value: object) -> str:

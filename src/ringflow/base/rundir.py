@@ -13,6 +13,8 @@ from ringflow.base.errors import FailureError, UsageError
 
 #: Every folder the software makes holds its resolved settings; this is how it knows its own.
 SETTINGS_FILE = "settings.toml"
+#: What a job of a cluster says goes there; it is opened before the command starts, and stays when the rest is replaced.
+LOGS_FOLDER = "logs"
 
 _TEMPORARY_SUFFIX = ".part"
 
@@ -37,15 +39,25 @@ def prepare(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite:
         if folder.exists():
             if not folder.is_dir():
                 raise UsageError(f"{folder} is a file, not a folder; choose another output folder")
-            if any(folder.iterdir()) and not any((folder / mark).exists() for mark in marks):
+            found = [path for path in folder.iterdir() if path.name != LOGS_FOLDER]
+            if found and not any((folder / mark).exists() for mark in marks):
                 raise UsageError(f"{folder} holds files that ringflow did not make; choose another output folder")
-            if overwrite:
-                shutil.rmtree(folder)
+            for path in found if overwrite else ():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f".*{_TEMPORARY_SUFFIX}"):
             leftover.unlink()
         _probe(folder)
     return folder
+
+
+def require_suffix(path: Path, *suffixes: str) -> None:
+    """Refuse the name of an output file that does not tell its format."""
+    if path.suffix not in suffixes:
+        raise UsageError(f"cannot tell the format of {path}; let its name end in {' or '.join(suffixes)}")
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:

@@ -1,8 +1,13 @@
-"""How the threads of numerical libraries wait for each other."""
+"""How many cores there are for threads and processes, and how threads wait for each other."""
 
 from __future__ import annotations
 
 import os
+
+
+def usable_cores() -> int:
+    """Cores that this process may use; of macOS, which does not say, all that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def wait_without_spinning() -> None:

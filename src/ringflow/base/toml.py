@@ -10,20 +10,25 @@ from typing import Any
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def dump_toml(data: Mapping[str, Any]) -> str:
-    """TOML text of nested dicts, lists, strings, numbers and booleans: values in the order given, then sections."""
-    return "\n".join(_table(data, ())) + "\n"
+def dump_toml(data: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+    """TOML text of nested dicts, lists, strings, numbers and booleans: values in the order given, then sections.
+
+    Comments are by `section.key`; each stands above its value. TOML has no null: beside comments, what is None is one.
+    """
+    return "\n".join(_table(data, (), comments or {})) + "\n"
 
 
-def _table(data: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+def _table(data: Mapping[str, Any], path: tuple[str, ...], comments: Mapping[str, str]) -> Iterator[str]:
     sections = {key: value for key, value in data.items() if isinstance(value, Mapping)}
     for key, value in data.items():
         if key not in sections:
-            yield f"{_key(key)} = {toml_value(value)}"
+            if comment := comments.get(".".join((*path, key))):
+                yield f"# {comment}"
+            yield f"# {_key(key)} =" if value is None and comments else f"{_key(key)} = {toml_value(value)}"
     for key, section in sections.items():
         inner = (*path, key)
         yield f"\n[{'.'.join(map(_key, inner))}]"
-        yield from _table(section, inner)
+        yield from _table(section, inner, comments)
 
 
 def _key(key: str) -> str:

@@ -43,7 +43,7 @@ def bench_baseline(
     from ringflow.bench import baseline as timing
 
     show_summary("Speed of the rules", timing.run(events, detector), as_json=as_json)
-    finish(None, "ringflow evaluate data/ttbar")
+    finish(None, "ringflow bench model")
 
 
 @bench.command(name="model")
@@ -156,7 +156,7 @@ def bench_train(
     result = timing.run(settings, elements, batch_elements, seconds, device)
     shown = result if as_json else {name: value for name, value in result.items() if name != "settings"}
     show_summary("Training speed", shown, as_json=as_json)
-    finish(None, "ringflow bench loader DATASET")
+    finish(None, "ringflow bench scaling --out scaling.json")
 
 
 @bench.command(name="scaling")

@@ -50,6 +50,10 @@ def run(
     if unknown := sorted(set(engines) - set(ENGINES)):
         raise UsageError(f"no engine named {unknown[0]!r}; choose from {', '.join(ENGINES)}")
     path, names = model_file(model), list(engines or ENGINES)
+    if set(names) != {"torch"}:
+        from ringflow.export.onnx import require_onnx
+
+        require_onnx()
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
         dataset = _simulate(Path(folder) / "dataset", events)
         files = _files(path, Path(folder), dataset, names)

@@ -129,9 +129,9 @@ def run(settings: TrainSettings, plan: Plan) -> dict[str, Any]:
     with folder as name:
         starter = _Starter(Path(name), settings, plan)
         best, errors = _best_rounds(starter, cases, plan.rounds)
+        if not best:
+            raise FailureError(f"no engine could be timed: {next(iter(errors.values()))}")
         ring = [starter.ring_row(workers) for workers in plan.ring]
-    if not best:
-        raise FailureError(f"no engine could be timed: {next(iter(errors.values()))}")
     rows = [_row(case, best, errors) for case in cases]
     return {
         "benchmark": "scaling",

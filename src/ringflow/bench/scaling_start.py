@@ -91,4 +91,4 @@ def _submit(words: list[str], workers: int, threads: int, folder: Path) -> int:
         raise FailureError("Slurm is not set up here: there is no slurm.conf; set SLURM_CONF to it")
     job = slurm.Job(tasks_per_node=workers, cpus_per_task=threads, time=_SLURM_TIME)
     number = slurm.submit(slurm.job_text(words, job), folder)
-    return slurm.follow(number, folder / slurm.output_file(job, number))
+    return slurm.follow(number, folder / slurm.outputs(job, number))

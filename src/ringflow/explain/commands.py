@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say, table
-from ringflow.base.options import Count, Json, Switch
+from ringflow.base.options import Count, Json, ProfileName, Switch
 from ringflow.base.output import finish, print_json, show_rows
 
 explain = App(name="explain")
@@ -53,7 +53,7 @@ def explain_command(
     events: Annotated[Count | None, Parameter(help="Averages over so many events; 20 unless given.")] = None,
     how: How = _HOW,
     split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
-    profile: Annotated[str | None, Parameter(help="How to read a ROOT file: name of a profile or TOML file.")] = None,
+    profile: ProfileName | None = None,
     links: Annotated[
         Path | None, Parameter(help="JSON file for the lines from candidates to elements, by event.")
     ] = None,
@@ -68,6 +68,17 @@ def explain_command(
         raise UsageError(f"--event {event} is one event and --events {events} are many; give one of them")
     if graph and links is None:
         raise UsageError("--graph is written into the file of --links; give that too")
+    from ringflow.data.manifest import read_manifest
+    from ringflow.recipes.inputs import require_file
+    from ringflow.recipes.models import model_file
+
+    # Torch takes seconds to load: a wrong name is told before.
+    model_file(model)
+    if source.is_dir():
+        read_manifest(source)
+    else:
+        require_file(source)
+
     from ringflow.explain.run import Request
     from ringflow.explain.run import explain as work
 
@@ -82,7 +93,12 @@ def explain_command(
         print_json(result)
     else:
         _show(result, one_event=event is not None)
-    finish(made, f"ringflow explain {source} --event 0" if event is None else f"ringflow explain {source} --out why")
+    which = ("--model", model) if model else ()
+    if links:
+        finish(made, "ringflow", "display", source, "--links", links, *which)
+    else:
+        more = ("--event", 0) if event is None else ("--out", "why")
+        finish(made, "ringflow", "explain", source, *which, *more)
     return int(not result["ok"])
 
 

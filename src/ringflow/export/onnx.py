@@ -25,7 +25,7 @@ from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.export.description import Description, InputColumn
 from ringflow.export.graph import EventGraph, input_columns, output_names
 from ringflow.export.operators import TRANSLATIONS
-from ringflow.export.runtime import extra
+from ringflow.launch.frameworks import framework
 from ringflow.models.file import LoadedModel
 from ringflow.models.model import Model
 
@@ -33,10 +33,15 @@ from ringflow.models.model import Model
 _TRACED = (5, 7)
 
 
+def require_onnx() -> None:
+    """One line where a part of the extra is missing: before the work, because tracing and comparing take a while."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        framework(package, "onnx")
+
+
 def write_onnx(path: Path, loaded: LoadedModel, *, portable: bool = False) -> Description:
     """Write a model in float32; it appears whole or not at all. A portable one has operators of the standard only."""
-    extra("onnx")
-    extra("onnxscript")
+    require_onnx()
     described = describe(loaded)
     proto = _trace(EventGraph(loaded, portable=portable).eval(), described.kinds)
     write_proto(path, proto, described)

@@ -16,7 +16,8 @@ from ringflow.base.errors import DatasetError
 from ringflow.event.block import EventBlock
 from ringflow.export.description import Description
 from ringflow.export.onnx import write_proto
-from ringflow.export.runtime import EventRuntime, event_values, extra
+from ringflow.export.runtime import EventRuntime, event_values
+from ringflow.launch.frameworks import framework
 
 #: Layers by the beginning of the name of their weights.
 _QUANTISED = ("model.blocks.", "model.heads.hidden.", "model.embedding.layers.2.")
@@ -27,7 +28,7 @@ _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 def write_int8(path: Path, source: Path, blocks: Iterable[EventBlock], events: int) -> Description:
     """Write an exported file once more in int8, calibrated on the first `events` events of some blocks."""
-    onnx, quantization = extra("onnx"), extra("onnxruntime.quantization")
+    onnx, quantization = framework("onnx", "onnx"), framework("onnxruntime.quantization", "onnx")
     described = replace(EventRuntime(source).description, precision="int8")
     proto = onnx.load(source)
     proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])

@@ -8,7 +8,6 @@ for event in runtime.events(block):
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,30 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.base.errors import DatasetError, FailureError, InputFileError
+from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.event.block import EventBlock
 from ringflow.event.finite import require_finite
 from ringflow.export.description import Description, InputColumn
+from ringflow.launch.frameworks import framework
 
 Values = dict[str, npt.NDArray[Any]]
 
 _FATAL_ONLY = 4
 
 
-def extra(module: str) -> Any:
-    """A module of the onnx extra, or one line that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        name = (error.name or module).split(".")[0]
-        raise FailureError(f"{name} is not installed; pip install 'ringflow[onnx]'") from None
-
-
 class EventRuntime:
     """An open file. `threads` are those of one operation; 0 leaves the choice to the runtime."""
 
     def __init__(self, path: Path, threads: int = 1) -> None:
-        runtime = extra("onnxruntime")
+        runtime = framework("onnxruntime", "onnx")
         if not path.is_file():
             raise InputFileError(f"no ONNX file at {path}; give the file that `ringflow export` wrote")
         options = runtime.SessionOptions()

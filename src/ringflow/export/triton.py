@@ -19,7 +19,8 @@ from typing import Any
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.export.description import Description
-from ringflow.export.runtime import EventRuntime, extra
+from ringflow.export.runtime import EventRuntime
+from ringflow.launch.frameworks import framework
 
 DEFAULT_NAME = "ringflow"
 CONFIG_FILE, MODEL_FILE = "config.pbtxt", "model.onnx"
@@ -70,7 +71,7 @@ def write_repository(repository: Path, name: str, model: Path) -> Path:
 
 def model_config(name: str, model: Path) -> str:
     """The text of config.pbtxt: one event per request, tables of any number of rows in, candidates out."""
-    proto = extra("onnx").load(model, load_external_data=False)
+    proto = framework("onnx", "onnx").load(model, load_external_data=False)
     described = Description.read({entry.key: entry.value for entry in proto.metadata_props}, model)
     candidates = [output for output in proto.graph.output if output.name.startswith("candidate_")]
     facts = {
@@ -104,7 +105,7 @@ def _tensors(field: str, values: Sequence[Any]) -> str:
 
 def _type(element: int) -> str:
     """What Triton calls a type of ONNX."""
-    known = extra("onnx").TensorProto
+    known = framework("onnx", "onnx").TensorProto
     return {known.FLOAT: "TYPE_FP32", known.INT64: "TYPE_INT64"}[element]
 
 

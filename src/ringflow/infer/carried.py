@@ -21,12 +21,13 @@ from ringflow.infer.onnx_session import OnnxSession
 
 @dataclass(frozen=True)
 class CarriedModel:
-    """The content of a model file and what computes it."""
+    """The content of a model file and of its uncertainties, if there are any, and what computes it."""
 
     file: str
     engine: str
     sha256: str
     content: bytes = field(compare=False, repr=False)
+    uncertainty: bytes | None = field(default=None, repr=False)
     ringflow: str = __version__
 
     def open(self) -> Reconstructor:
@@ -38,12 +39,19 @@ class CarriedModel:
                 return OnnxSession(path)  # without torch, which takes seconds to load in every worker
             from ringflow.infer.session import open_session
 
-            return open_session(path)
+            if self.uncertainty is None:
+                return open_session(path)
+            (errors := path.with_name("uncertainty")).write_bytes(self.uncertainty)
+            return open_session(path, uncertainty=errors)
 
 
-def carry(model: Path | None = None, engine: str | None = None) -> CarriedModel:
-    """A model file, or the model that comes with the package; for the engine `onnx` it is exported once, here."""
+def carry(model: Path | None = None, engine: str | None = None, uncertainty: Path | None = None) -> CarriedModel:
+    """A model file, or the model that comes with the package; for the engine `onnx` it is exported once, here.
+
+    The file of uncertainties is the one beside the model unless given; `onnx` computes none.
+    """
     from ringflow.infer.session import as_onnx, choose_engine
+    from ringflow.models.uncertainty import found_beside, head_for
 
     path, engine = choose_engine(model, engine)
     if not path.is_file():
@@ -51,12 +59,15 @@ def carry(model: Path | None = None, engine: str | None = None) -> CarriedModel:
     if engine == "onnx":
         with as_onnx(path) as exported:
             return _carried(exported, engine)
-    return _carried(path, engine)
+    if uncertainty is not None:
+        head_for(uncertainty, path)  # one of another model is told here, not by every worker
+    errors = uncertainty or found_beside(path)
+    return _carried(path, engine, errors.read_bytes() if errors else None)
 
 
-def _carried(path: Path, engine: str) -> CarriedModel:
+def _carried(path: Path, engine: str, uncertainty: bytes | None = None) -> CarriedModel:
     content = path.read_bytes()
-    return CarriedModel(path.name, engine, hashlib.sha256(content).hexdigest(), content)
+    return CarriedModel(path.name, engine, hashlib.sha256(content).hexdigest(), content, uncertainty)
 
 
 @lru_cache(maxsize=2)

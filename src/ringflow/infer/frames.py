@@ -20,7 +20,7 @@ from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.schema import CANDIDATE_ERRORS, COLLECTIONS, parquet_name
 from ringflow.infer.engine import made_of
-from ringflow.infer.made import Reconstructor
+from ringflow.infer.made import ERRORS, Reconstructor
 
 #: Those that every reconstruction gives.
 CANDIDATES: Columns = {
@@ -38,7 +38,12 @@ def reconstruct_tables(
         for start in range(0, table.num_rows, events_at_once):
             block = block_of(table.slice(start, events_at_once), session.kinds)
             for made in made_of(session, [block]):
-                yield table_of(made, CANDIDATES)
+                yield table_of(made, candidate_columns(session))
+
+
+def candidate_columns(session: Reconstructor) -> Columns:
+    """Columns of what a session gives: with uncertainties, if it knows them."""
+    return {"candidate": (*CANDIDATES["candidate"], *(ERRORS if session.has_errors else ()))}
 
 
 def table_of(block: EventBlock, columns: Columns) -> pa.Table:

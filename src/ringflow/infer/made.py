@@ -23,6 +23,7 @@ class Reconstructor(Protocol):
 
     threshold: float
     card: dict[str, Any]
+    has_errors: bool  # whether its candidates have the columns `ERRORS`
 
     @property
     def kinds(self) -> tuple[str, str]:

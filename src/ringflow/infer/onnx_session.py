@@ -27,6 +27,7 @@ class OnnxSession:
         self._workers = ThreadPoolExecutor(threads) if threads > 1 else None
         self.description = self._runtime.description
         self.threshold = self.description.threshold
+        self.has_errors = False
         self.card: dict[str, Any] = self.description.card
         names = ("label", "charge", "momentum", "track", self.kinds[1])
         self._asked = [f"candidate_{name}" for name in names]

@@ -23,8 +23,8 @@ import pyarrow as pa
 from ringflow.data.read import Dataset, select_columns
 from ringflow.infer.carried import CarriedModel, carry, worker_session
 from ringflow.infer.frames import (
-    CANDIDATES,
     EVENTS_AT_ONCE,
+    candidate_columns,
     event_columns,
     plain_schema,
     reconstruct_tables,
@@ -48,7 +48,7 @@ class Reconstruct:
     def __call__(self, events: pa.Table) -> pa.Table:
         """The candidates of events."""
         made = list(reconstruct_tables([events], self._session, self._events_at_once))
-        return pa.concat_tables(made) if made else plain_schema(CANDIDATES).empty_table()
+        return pa.concat_tables(made) if made else plain_schema(candidate_columns(self._session)).empty_table()
 
 
 class ReadShards:

@@ -45,6 +45,7 @@ class Session:
     ) -> None:
         self.model = loaded.model.to(device)
         self.uncertainty = None if uncertainty is None else uncertainty.to(device)
+        self.has_errors = uncertainty is not None
         self.threshold = loaded.threshold
         self.card = loaded.card
         self._device = torch.device(device)
@@ -120,8 +121,9 @@ def as_onnx(path: Path) -> Iterator[Path]:
     if path.suffix == ".onnx":
         yield path
         return
-    from ringflow.export.onnx import write_onnx
+    from ringflow.export.onnx import require_onnx, write_onnx
 
+    require_onnx()
     loaded = load_model(path)
     say("exporting the model to ONNX for this run; `ringflow export` keeps the file")
     with tempfile.TemporaryDirectory(prefix="ringflow-onnx-") as folder:

@@ -27,8 +27,8 @@ from ringflow.data.write import EVENT_NUMBER
 from ringflow.event.schema import parquet_name
 from ringflow.infer.carried import CarriedModel, carry, worker_session
 from ringflow.infer.frames import (
-    CANDIDATES,
     EVENTS_AT_ONCE,
+    candidate_columns,
     event_columns,
     plain_schema,
     reconstruct_tables,
@@ -75,7 +75,7 @@ def reconstruct_frame(
     require_columns(session, columns)
     wanted = [EVENT_NUMBER, *(parquet_name(kind, name) for kind, present in columns.items() for name in present)]
     make = partial(_reconstruct, model=carried, events_at_once=events_at_once, beside=beside)
-    made = plain_schema(CANDIDATES)
+    made = plain_schema(candidate_columns(session))
     if not beside:
         return mapped(frame.select(*wanted), make, _sql_schema(made))
     new = pa.schema(list(made)[1:])

@@ -33,17 +33,23 @@ class GraphSettings(Settings):
 class ModelSettings(Settings):
     """What the network is."""
 
+    #: How elements hear of each other; not at all in `mlp`.
     backbone: BackboneName = "attention"
     #: Whether the calorimeter is seen as clusters or as hits.
     calorimeter: Literal["cluster", "hit"] = "cluster"
+    #: Numbers per element; a multiple of four times the heads, unless `head_width` is given.
     width: int = Field(default=128, ge=8)
+    #: Layers of the backbone.
     layers: int = Field(default=6, ge=0)
     #: Width of a head; width / heads unless given, as after pruning.
     head_width: int | None = Field(default=None, ge=4, multiple_of=4)
+    #: Heads of a layer.
     heads: int = Field(default=4, ge=1, validate_default=True)
     #: Width inside a feed-forward part.
     hidden: int = Field(default=512, ge=8)
+    #: Function between the layers of a feed-forward part.
     activation: Activation = "gelu"
+    #: Share of numbers that are dropped while training.
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     #: Smallest distance in angle that attention can resolve, in radians.
     finest: float = Field(default=0.005, gt=0.0, lt=1.0)

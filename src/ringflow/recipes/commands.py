@@ -1,4 +1,4 @@
-"""The commands that train, prune, compare and demonstrate. Every command imports its work late."""
+"""The commands that train, prune and compare. Every command imports its work late."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from ringflow.base.log import say
 from ringflow.base.options import Count, DatasetFolder, Json, Overrides, Several, Switch, Workers
-from ringflow.base.output import finish, print_json, show_rows, show_summary
+from ringflow.base.output import finish, print_json
 
 if TYPE_CHECKING:
     from ringflow.train.settings import TrainSettings
 
 train = App(name="train")
 evaluate = App(name="evaluate")
-demo = App(name="demo")
 prune = App(name="prune")
 
 
@@ -26,7 +24,7 @@ def train_command(
     preset: str | None = None,
     /,
     *overrides: Overrides,
-    out: Path,
+    out: Annotated[Path, Parameter(help="Folder of the run.")],
     overwrite: Annotated[bool, Switch] = False,
     as_json: Json = False,
 ) -> None:
@@ -39,8 +37,6 @@ def train_command(
     ----------
     preset
         Name of a preset or settings file to start from; `ringflow config` lists the presets.
-    out
-        Folder of the run.
     overwrite
         Replace an earlier run.
     """
@@ -51,8 +47,8 @@ def train_command(
     from ringflow.recipes import train as recipe
 
     result = recipe.train(settings, out, overwrite=overwrite)
-    show_summary("Training", result, as_json=as_json)
-    finish(Path(result["model"]), f"ringflow evaluate DATASET --model {result['model']}")
+    recipe.show(result, as_json=as_json)
+    finish(Path(result["model"]), *_judging(settings, result["model"]))
 
 
 @prune.default
@@ -75,7 +71,16 @@ def prune_command(
     Settings are those of `ringflow train`; `data=` names the events to train on. An interrupted training goes on where it
     stopped when the same command is given again.
     """
+    from ringflow.data.manifest import read_manifest
+    from ringflow.recipes.models import model_file
+
+    # Torch takes seconds to load: a wrong name is told before.
+    model_file(model)
+    if check is not None:
+        read_manifest(check)
+
     from ringflow.recipes import prune as recipe
+    from ringflow.recipes.cost import show_cost
 
     settings = recipe.tuning_settings(model, overrides)
     result = recipe.prune_and_tune(
@@ -84,8 +89,8 @@ def prune_command(
     if as_json:
         print_json(result)
     else:
-        show_rows("What pruning gives and takes", result["cost"], as_json=False)
-    finish(Path(result["model"]), f"ringflow export {out} -o {out.name}.onnx")
+        show_cost("What pruning gives and takes", result["cost"])
+    finish(Path(result["model"]), *_judging(settings, result["model"]))
 
 
 @evaluate.default
@@ -94,7 +99,9 @@ def evaluate_command(
     candidates: Annotated[
         tuple[Path, ...], Several, Parameter(help="Candidate files of further reconstructions.")
     ] = (),
-    model: Annotated[Path | None, Parameter(help="Model file to use instead of the one that comes with us.")] = None,
+    model: Annotated[
+        Path | None, Parameter(help="Model file or folder of a run; the shipped one unless given.")
+    ] = None,
     out: Annotated[Path | None, Parameter(help="Folder for the report, the figures and the histograms.")] = None,
     reconstructions: Annotated[tuple[str, ...], Several, Parameter(help="Those to evaluate; all unless given.")] = (),
     split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
@@ -116,36 +123,23 @@ def evaluate_command(
         split=split,
     )
     recipe.show(results, as_json=as_json)
-    again = " ".join(map(str, datasets))
-    finish(recipe.report_page(out), f"ringflow evaluate {again} {'--json' if out else '--out report'}")
+    if out is not None:
+        finish(recipe.report_page(out), "ringflow", "display", out)
+        return
+    flags: dict[str, tuple[object, ...]] = {"--model": (model,), "--candidates": candidates, "--split": (split,)}
+    flags |= {"--reconstructions": reconstructions, "--events": (events,)}
+    given = [word for flag, values in flags.items() if any(values) for word in (flag, *values)]
+    finish(None, "ringflow", "evaluate", *datasets, *given, "--out", "report")
 
 
-@demo.default
-def demo_command(
-    *,
-    out: Annotated[Path, Parameter(help="Folder for what the demo makes.")] = Path("demo"),
-    training: Annotated[
-        bool, Switch, Parameter(name="--train", help="Also train a small network and compare it; ten minutes at most.")
-    ] = False,
-    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier demo.")] = False,
-    as_json: Json = False,
-) -> int:
-    """Simulate events, check them, reconstruct them by rules and by network, and write the report."""
-    from ringflow.recipes import demo as recipe
-    from ringflow.recipes import evaluate as comparison
-
-    result = recipe.demo(out, training=training, overwrite=overwrite)
-    if as_json:
-        print_json(result)
-    else:
-        for name, made in result["datasets"].items():
-            failed = [gate for gate in made["gates"] if not gate["ok"]]
-            say(f"{name}: {len(made['gates']) - len(failed)} of {len(made['gates'])} gates passed")
-            if failed:
-                show_rows(f"Gates of {name} that failed", failed, as_json=False)
-        comparison.show(result["evaluation"], as_json=False)
-    finish(Path(result["report"]), "ringflow demo --train" if not training else "ringflow train --help")
-    return int(not result["ok"])
+def _judging(settings: TrainSettings, model: Path) -> list[object]:
+    """The command by which one sees how good a network is, on events that it has not learned from."""
+    kind, _, samples = settings.data.partition(":")
+    if kind == "sim":
+        sample = samples.split(",")[0].strip()
+        return ["ringflow", "simulate", sample, "--detector", settings.detector, "--out", f"data/{sample}"]
+    datasets = [name.strip() for name in settings.data.split(",")]
+    return ["ringflow", "evaluate", *datasets, "--split", "test", "--model", model]
 
 
 def _train_settings(preset: str | None, overrides: tuple[str, ...], run: Path | None) -> TrainSettings:

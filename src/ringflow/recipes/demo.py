@@ -1,4 +1,4 @@
-"""The first thing to run: collisions to particles to a report, in three minutes; with training from scratch in ten."""
+"""The first thing to run: collisions to particles to a report, in two minutes; with training from scratch in ten."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def demo(out: Path, *, training: bool = False, overwrite: bool = False) -> dict[
         for name, path in paths.items()
     ]
     report = out / "report"
+    say("reconstructing them by network and by rules, and comparing both with the truth")
     evaluation = evaluate(list(paths.values()), candidates=files, out=report, workers=WORKERS)
     beaten = not runs or _beaten(evaluation, *BACKBONES)
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 import re
 import shutil
@@ -16,6 +15,8 @@ from typing import NamedTuple
 
 from ringflow.base.log import table
 from ringflow.base.provenance import package_version
+from ringflow.base.threads import usable_cores
+from ringflow.base.words import size_in_words
 
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 
@@ -122,22 +123,21 @@ def pythia_data() -> Finding:
 
 def cores() -> Finding:
     """Processors this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("cores", PASS, str(usable))
+    return Finding("cores", PASS, str(usable_cores()))
 
 
 def memory() -> Finding:
     """Memory of the machine."""
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     small = size < SMALL_MEMORY_GB
-    return Finding("memory", WARN if small else PASS, f"{size:.1f} GB", "use --workers 1" if small else "")
+    return Finding("memory", WARN if small else PASS, size_in_words(1e9 * size), "use --workers 1" if small else "")
 
 
 def disk(folder: Path) -> Finding:
     """Free space where the output would go."""
     free = shutil.disk_usage(folder).free / 1e9
     verdict = FAIL if free < NO_DISK_GB else WARN if free < SMALL_DISK_GB else PASS
-    return Finding("free disk", verdict, f"{free:.1f} GB", "" if verdict == PASS else "free some space")
+    return Finding("free disk", verdict, size_in_words(1e9 * free), "" if verdict == PASS else "free some space")
 
 
 def writable(folder: Path) -> Finding:
@@ -151,7 +151,7 @@ def writable(folder: Path) -> Finding:
 
 def extra(name: str, packages: Sequence[str]) -> Finding:
     """An optional part: which of its packages are missing."""
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    missing = [package for package in packages if package_version(package) is None]
     if not missing:
         return Finding(f"[{name}]", PASS, ", ".join(packages))
     advice = f"if you need it: pip install 'ringflow[{name}]'"

@@ -12,12 +12,12 @@ from typing import Any
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.rundir import write_atomic, write_errors
+from ringflow.base.rundir import require_suffix, write_atomic, write_errors
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 from ringflow.export.check import Comparison, compare
 from ringflow.export.description import Description
-from ringflow.export.onnx import describe, write_onnx
+from ringflow.export.onnx import describe, require_onnx, write_onnx
 from ringflow.export.quantize import write_int8
 from ringflow.export.runtime import EventRuntime
 from ringflow.export.triton import DEFAULT_NAME, require_place, write_repository
@@ -52,6 +52,7 @@ def export(
     A float32 file that differs from the network does not appear: `ok` is false.
     """
     _require(out, triton, name, int8, calibrate)
+    require_onnx()
     path = model_file(model)
     if path.suffix == ".onnx":
         raise UsageError(f"{path} is exported already; give a model file, the folder of a run, or `shipped`")
@@ -88,8 +89,8 @@ def export(
 def _require(out: Path | None, triton: Path | None, name: str | None, int8: bool, calibrate: Path | None) -> None:
     if out is None and triton is None:
         raise UsageError("nothing to write; give -o FILE, --triton FOLDER, or both")
-    if out is not None and out.suffix != ".onnx":
-        raise UsageError(f"the name of an ONNX file ends in .onnx, not like {out}; choose another")
+    if out is not None:
+        require_suffix(out, ".onnx")
     if name is not None and triton is None:
         raise UsageError(f"--name {name} is for --triton; leave it out or give both")
     if int8 and calibrate is None:

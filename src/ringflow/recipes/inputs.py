@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
 from ringflow.data.candidates import candidate_record
-from ringflow.data.manifest import SPLITS
+from ringflow.data.manifest import ROOT_SUFFIX, SPLITS, instead_of_dataset
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-
-if TYPE_CHECKING:
-    from ringflow.data.edm4hep import Edm4hepFile
 
 
 class EventInput(Protocol):
@@ -48,11 +45,20 @@ def open_input(path: Path, split: str | None, events: int | None, profile: str |
         if profile is not None:
             raise UsageError(f"--profile {profile} is for ROOT files, {path} is a folder; leave it out")
         return _OfDataset(Dataset(path), split, events)
-    if not path.exists():
-        raise InputFileError(f"nothing at {path}; give the folder of a dataset or an EDM4hep ROOT file")
+    require_file(path)
     if split is not None:
         raise UsageError(f"--split {split} is for datasets, {path} is a file; leave it out")
-    return _OfFile(path, profile or "clic", events)
+    return _OfFile(path, profile, events)
+
+
+def require_file(path: Path) -> None:
+    """Refuse what by its name is no EDM4hep file."""
+    if ".hepmc" in path.name:
+        raise InputFileError(instead_of_dataset(path))
+    if not path.exists():
+        raise InputFileError(f"nothing at {path}; give the folder of a dataset or an EDM4hep ROOT file")
+    if path.suffix != ROOT_SUFFIX:
+        raise InputFileError(f"{path} is neither the folder of a dataset nor an EDM4hep file ({ROOT_SUFFIX}); give one")
 
 
 class _OfDataset:
@@ -95,11 +101,11 @@ class _OfDataset:
 class _OfFile:
     """Events of an EDM4hep file."""
 
-    def __init__(self, path: Path, profile: str, events: int | None) -> None:
-        from ringflow.data.edm4hep import Edm4hepFile, load_profile
+    def __init__(self, path: Path, profile: str | None, events: int | None) -> None:
+        from ringflow.data.edm4hep import open_edm4hep
 
-        self._path, self._profile = path, load_profile(profile)
-        self._file: Edm4hepFile = Edm4hepFile(path, self._profile)
+        self._path, self._file = path, open_edm4hep(path, profile)
+        self._profile = self._file.profile
         self.notes = self._file.notes
         self.num_events = self._file.num_events if events is None else min(events, self._file.num_events)
 

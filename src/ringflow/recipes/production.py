@@ -10,6 +10,7 @@ from typing import Any
 
 from ringflow.base.errors import FailureError
 from ringflow.base.log import progress, say
+from ringflow.base.words import size_in_words
 from ringflow.data.manifest import Manifest, Shard
 from ringflow.data.production import Production, already_made, begin
 from ringflow.recipes.workers import OpenSource, Plan, make_shards
@@ -38,7 +39,7 @@ def produce(
     with begin(out, request.record, overwrite=overwrite) as production:
         kept = _keep_finished(production, request.plan)
         missing = [task for task in request.plan.shards() if task.file not in kept]
-        with progress(request.plan.events, "simulating") as advance:
+        with progress(request.plan.events, f"simulating {request.sample}") as advance:
             if kept:
                 advance(sum(shard.num_events for shard in kept.values()))
             made = make_shards(production, missing, open_source, workers, advance)
@@ -73,6 +74,6 @@ def _require_space(out: Path, request: Request) -> None:
     disk = shutil.disk_usage(place)
     if disk.total and needed > disk.free:
         raise FailureError(
-            f"{out} needs about {needed / 1e9:.1f} GB but only {disk.free / 1e9:.1f} GB are free; "
+            f"{out} needs about {size_in_words(needed)} but only {size_in_words(disk.free)} are free; "
             "ask for fewer events or choose another disk"
         )

@@ -17,8 +17,9 @@ from ringflow import __version__
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import code_version, describe_input
-from ringflow.base.rundir import write_errors
+from ringflow.base.rundir import require_suffix, write_errors
 from ringflow.data.candidates import write_candidate_file
+from ringflow.data.manifest import ROOT_SUFFIX
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 from ringflow.infer.carried import CarriedModel, carry
@@ -26,12 +27,9 @@ from ringflow.infer.engine import after, keep, made_of
 from ringflow.infer.made import Reconstructor
 from ringflow.infer.parts import Parts
 from ringflow.infer.remote import HERE, PLACES, Place, open_cluster, reconstruct_on
-from ringflow.infer.session import choose_engine, open_session
 from ringflow.infer.shards import ShardSource, shard_tasks
-from ringflow.models.uncertainty import found_beside
 from ringflow.recipes.inputs import EventInput, open_input
 from ringflow.recipes.models import model_file
-from ringflow.train.device import choose_device
 
 SUFFIXES = (".parquet", ".root")
 
@@ -58,10 +56,15 @@ def reconstruct(
     given = open_input(source, split, events, profile)
     for note in given.notes:
         say(note)
-    path, engine = choose_engine(model_file(model), engine)
+    path = model_file(model)
+    # Torch takes seconds to load: whatever was asked for wrongly is told before.
+    from ringflow.infer.session import choose_engine, open_session
+    from ringflow.train.device import choose_device
+
+    path, engine = choose_engine(path, engine)
     computed_on = choose_device("cpu" if on != HERE or (engine == "onnx" and device == "auto") else device)
-    carried = None if on == HERE else carry(path, engine)
-    errors = _uncertainties(uncertainty, path, engine, on)
+    errors = _uncertainties(uncertainty, path, engine)
+    carried = None if on == HERE else carry(path, engine, errors)
     session = carried.open() if carried else open_session(path, computed_on, engine, threads, errors)
     if session.detector is not None and session.detector != given.detector:
         say(f"the model was trained for the detector {session.detector!r}, the events are of {given.detector!r}")
@@ -138,25 +141,26 @@ def _require_place(place: Place, source: Path, device: str, threads: int) -> Non
         raise UsageError(f"--threads {threads} is for --on here; with --on {place.on} every worker has one thread")
     if device not in ("auto", "cpu"):
         raise UsageError(f"--on {place.on} computes on the cpu, not on {device}; leave --device out, or use --on here")
-    if source.is_file():
+    if source.is_file() and source.suffix == ROOT_SUFFIX:
         raise UsageError(
-            f"--on {place.on} takes the folder of a dataset, {source} is a file; use --on here, or make a dataset of it "
-            "with convert_edm4hep"
+            f"--on {place.on} takes the folder of a dataset, {source} is a file; use --on here, or make a dataset of it: "
+            f"ringflow convert {source} --out data/{source.stem}"
         )
 
 
-def _uncertainties(given: Path | None, model: Path, engine: str, place: Place) -> Path | None:
+def _uncertainties(given: Path | None, model: Path, engine: str) -> Path | None:
     """The file of uncertainties that is meant: the one given, or one beside the model that belongs to it."""
-    if engine != "torch" or place != HERE:
+    if engine != "torch":
         if given is not None:
-            raise UsageError(f"--uncertainty {given} is for --engine torch and --on here; leave it out")
+            raise UsageError(f"--uncertainty {given} is for --engine torch; leave it out")
         return None
+    from ringflow.models.uncertainty import found_beside
+
     return given or found_beside(model)
 
 
 def _require_free(out: Path, overwrite: bool) -> None:
-    if out.suffix not in SUFFIXES:
-        raise UsageError(f"cannot tell the format of {out}; let its name end in {' or '.join(SUFFIXES)}")
+    require_suffix(out, *SUFFIXES)
     if out.is_dir():
         raise UsageError(f"{out} is a folder; give a file name")
     if out.exists() and not overwrite:

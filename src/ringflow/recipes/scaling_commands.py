@@ -46,4 +46,5 @@ def scaling_model_command(
         print_json(result)
     else:
         recipe.show(result)
-    finish(page, "ringflow scaling-model --out scaling" if out is None else "ringflow bench scaling --out scaling.json")
+    again = ("scaling-model", hardware, *overrides, "--out", "scaling")
+    finish(page, "ringflow", *(again if out is None else ("bench", "scaling", "--out", "scaling.json")))

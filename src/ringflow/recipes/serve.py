@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.errors import UsageError
 from ringflow.base.log import say
+from ringflow.launch.frameworks import framework
 from ringflow.recipes.models import model_file
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ def open_served(path: Path, name: str, engine: str | None, device: str, threads:
 def require_packages() -> None:
     """One line where a part of the extra is missing."""
     for package in _PACKAGES:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise FailureError(f"{error.name or package} is not installed; pip install 'ringflow[serve]'") from None
+        framework(package, "serve")
 
 
 def _engine(path: Path, place: torch.device) -> str:

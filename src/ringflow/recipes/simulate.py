@@ -106,17 +106,19 @@ def _generator(settings: SimulateSettings) -> Generator:
 
 
 def _resolve(settings: SimulateSettings) -> SimulateSettings:
-    """Settings with the number of events filled in; refuses what does not exist."""
-    if settings.production.device != "cpu":
+    """Settings with the number of events and the device filled in; refuses what does not exist."""
+    device = settings.production.device
+    if device != "cpu":
         from ringflow.train.device import choose_device
 
-        choose_device(settings.production.device)
+        device = str(choose_device(device))
     available = _generator(settings).num_available
     asked = settings.production.events
     if available is not None and asked is not None and asked > available:
         raise UsageError(f"{settings.generator.hepmc} has {available} events, {asked} were asked for; ask for fewer")
     events = asked or available or DEFAULT_EVENTS
-    return settings.model_copy(update={"production": settings.production.model_copy(update={"events": events})})
+    production = settings.production.model_copy(update={"events": events, "device": device})
+    return settings.model_copy(update={"production": production})
 
 
 def _request(settings: SimulateSettings) -> Request:

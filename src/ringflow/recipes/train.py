@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +14,12 @@ import torch
 
 from ringflow import __version__
 from ringflow.base.config import write
-from ringflow.base.errors import UsageError
-from ringflow.base.log import say
+from ringflow.base.errors import RingflowError, UsageError
+from ringflow.base.log import say, table
+from ringflow.base.output import print_json
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
+from ringflow.base.words import size_in_words, time_in_words
 from ringflow.models.file import load_model
 from ringflow.recipes.models import model_file
 from ringflow.recipes.profiling import measured, profile_page, require_measurable
@@ -32,6 +35,10 @@ from ringflow.train.pace import Pace
 from ringflow.train.parallel.places import Places, require_spreadable
 from ringflow.train.settings import TrainSettings
 from ringflow.train.team import Team, joined
+from ringflow.train.validation import FOLLOWED, Rules, followed, plain
+
+#: Validation events that the rules are run on once for comparison, at 4 ms each.
+_MOST_RULED = 2_000
 
 
 def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: Pace | None = None) -> dict[str, Any]:
@@ -110,7 +117,8 @@ def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team,
         if validate is None and team.is_first:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
         card = _card(settings, data)
-        assignment = Assignment(_without_workers(settings), data.validation, validate, out, card, pace)
+        rules = _rules(settings, data, validate) if validate and team.is_first and pace is None else None
+        assignment = Assignment(_without_workers(settings), data.validation, validate, out, card, pace, rules)
         if isinstance(team, asynchronous.Crew):
             result = asynchronous.train(assignment, data.sources, team)
         else:
@@ -118,6 +126,45 @@ def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team,
                 result = trainer.train(assignment, data.sources, team, phases)
     profile = profile_page(settings, out)
     return {"path": str(out), "device": str(device), "processes": team.size, "profile": profile, **asdict(result)}
+
+
+def _rules(settings: TrainSettings, data: TrainingData, validate: Validation) -> Rules:
+    """What the rules make of the validation events, which people compare the network with."""
+    events = sum(map(len, data.blocks.values()))
+    if events > _MOST_RULED:
+        return Rules(
+            {}, f"not compared with the rules, which are run on {_MOST_RULED:,} events at most, not on {events:,}"
+        )
+    start = time.perf_counter()
+    try:
+        found = plain(validate.of_rules(data.blocks, detector_name(settings.detector)))
+    except (RingflowError, KeyError) as error:  # a detector without rules, or a dataset without what they look at
+        why = f"the data have no {error}" if isinstance(error, KeyError) else str(error)
+        return Rules({}, f"not compared with the rules: {why}")
+    took = time_in_words(time.perf_counter() - start)
+    label = "the rules".rjust(len(f"{settings.length.events:,} events"))
+    return Rules(found, f"{label}  {followed({'loss': None, **found}, {})}  on {events:,} events, in {took}")
+
+
+def show(result: Mapping[str, Any], *, as_json: bool) -> None:
+    """What a training came to, for people in their words."""
+    if as_json:
+        print_json(result)
+        return
+    best, rows = result["best"], [("events", f"{result['events']:,} in {result['steps']:,} steps")]
+    rows.append(("time", f"{time_in_words(result['seconds'])}, {result['events_per_second']:,.0f} events per second"))
+    processes = result["processes"]
+    rows.append(("device", f"{result['device']}, {processes} processes" if processes > 1 else str(result["device"])))
+    rows.append(("memory", f"{size_in_words(result['peak_memory_bytes'])} at most"))
+    if result["stopped_early"]:
+        rows.append(("stopped early", "nothing got better any more"))
+    if best:
+        rows.append(("best validation", f"after {int(best['events'] or 0):,} events"))
+        rows += [(f"  {one.words}", one.written(best[one.key]).strip()) for one in FOLLOWED if one.key in best]
+    rows.append(("curves", str(result["history"])))
+    if result["profile"]:
+        rows.append(("profile", str(result["profile"])))
+    table("Training", ("what", "value"), rows)
 
 
 def _lanes(settings: TrainSettings, team: Team) -> Sequence[int]:

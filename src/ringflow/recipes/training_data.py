@@ -162,7 +162,10 @@ def _from_datasets(settings: TrainSettings, folder: Path, lanes: Sequence[int]) 
 def _valid_events(dataset: Dataset, calorimeter: str, events: int) -> EventBlock:
     """The first events of the `valid` split."""
     truth = TRUTH_COLUMNS if has_truth(dataset) else ()
-    columns = dict.fromkeys([*training_columns(dataset, calorimeter), *truth])
+    ruled = [
+        name for name in ("track", "cluster") if name in dataset.columns
+    ]  # the rules see more of them than a network
+    columns = dict.fromkeys([*training_columns(dataset, calorimeter), *truth, *(ruled if truth else ())])
     blocks, left = [], events
     for block in dataset.events("valid", list(columns)):
         blocks.append(block.take(0, min(len(block), left)))

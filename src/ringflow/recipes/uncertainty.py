@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from ringflow import __version__
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import describe_input
-from ringflow.base.rundir import write_errors
+from ringflow.base.rundir import require_suffix, write_errors
 from ringflow.data.read import Dataset
 from ringflow.elements.build import from_block, target_collection
 from ringflow.event.particles import PARTICLE_CLASSES
@@ -23,6 +23,7 @@ from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.uncertainty import QUANTITIES, UncertaintyHead, file_beside, save_uncertainty
 from ringflow.recipes.models import model_file
 from ringflow.train.uncertainty import (
+    ONE_SIGMA,
     Sample,
     calibrate,
     fit,
@@ -40,11 +41,31 @@ Floats = npt.NDArray[np.float64]
 _SHARES = (0.3, 0.45, 0.25)
 #: Every so many events in a row go to one of the three, so that a dataset of any order is shared out evenly.
 _PERIOD = 20
-#: How far from one a pull width may be, beside two standard errors of its own; and candidates from which on it is judged.
-ACCEPTED, LEAST_JUDGED = 0.05, 500
+
+
+class Criterion(NamedTuple):
+    """What a property of pulls has to be, and how far off it may be, beside two standard errors of its own."""
+
+    name: str
+    of: str
+    expected: float
+    accepted: float
+
+    def met(self, value: float, error: float) -> bool:
+        """Whether a value is as it has to be, or cannot be told from that."""
+        return abs(value - self.expected) <= self.accepted + 2.0 * error
+
+
+#: All three have to hold: pulls can be one wide around a wrong middle, and their middle right while few are near it. A shift of
+#: a quarter costs a normal distribution 2 of the 68 %.
+CRITERIA = (
+    Criterion("width", "half of the central 68 % interval", 1.0, 0.05),
+    Criterion("bias", "median", 0.0, 0.25),
+    Criterion("coverage", "share within one sigma", ONE_SIGMA, 0.05),
+)
+#: Candidates of a class from which on it is judged.
+LEAST_JUDGED, TOO_FEW = 500, "too few"
 _LEAST_CANDIDATES = 1000
-#: Intervals whose coverage is told, in units of the uncertainty: those that hold 68 % and 95 % of a normal distribution.
-_SIGMAS = (1.0, 1.96)
 _EDGES = {"pt": (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, np.inf), "abs_eta": (0.0, 0.5, 1.0, 1.5, 2.0, np.inf)}
 
 
@@ -62,8 +83,7 @@ def uncertainty(
     if path.suffix == ".onnx":
         raise UsageError(f"{path} is an ONNX file; give the model it was exported from")
     out = out or file_beside(path)
-    if out.suffix != ".safetensors":
-        raise UsageError(f"cannot write uncertainties as {out}; let its name end in .safetensors")
+    require_suffix(out, ".safetensors")
     loaded = load_model(path)
     shares = _SHARES[:2] if test else _SHARES
     parts = _gather(loaded, datasets, events, shares)
@@ -95,20 +115,15 @@ def uncertainty(
 
 
 def report(sample: Sample, pull: Floats) -> dict[str, Any]:
-    """Widths and coverage of pulls by class, pT and pseudorapidity, and their histograms."""
+    """Widths, biases and coverage of pulls by class, pT and pseudorapidity, their histograms, and the verdict."""
     label = sample.label.numpy()
     pt, eta = _pt_and_eta(sample)
     labels = [number for number in range(1, len(PARTICLE_CLASSES)) if (label == number).any()]
     classes = [
-        {
-            **row,
-            "judged": row["candidates"] >= LEAST_JUDGED,
-            "within": abs(row["width"] - 1.0) <= ACCEPTED,
-            "ok": accepted(row["width"], row["error"]),
-        }
-        for number in labels
-        for row in _rows({"class": _name(number)}, pull[label == number])
+        {**row, **_judged(row)} for number in labels for row in _rows({"class": _name(number)}, pull[label == number])
     ]
+    verdicts = [row["verdict"] for row in classes if row["verdict"] != TOO_FEW]
+    passed = verdicts.count("PASS")
     bins = [
         row
         for name, values in (("pt", pt), ("abs_eta", np.abs(eta)))
@@ -122,21 +137,35 @@ def report(sample: Sample, pull: Floats) -> dict[str, Any]:
         "bins": bins,
         "coverage": _coverage(pull),
         "histograms": {_name(number): _histogram(pull[label == number]) for number in labels},
-        "ok": all(row["ok"] for row in classes if row["judged"]),
+        "criteria": [criterion._asdict() for criterion in CRITERIA],
+        "ok": passed == len(verdicts) > 0,
+        "verdict": f"{passed} of {len(verdicts)} pulls have the right width, bias and coverage"
+        if verdicts
+        else f"no class has the {LEAST_JUDGED} candidates to be judged by",
     }
 
 
-def accepted(width: float, error: float) -> bool:
-    """Whether a width is one within what is accepted, or cannot be told from that."""
-    return abs(width - 1.0) <= ACCEPTED + 2.0 * error
+def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict on the pulls of a class, and the criteria that they do not meet."""
+    values = zip(("width", "median", "within_1"), ("error", "median_error", "within_1_error"), strict=True)
+    fails = [
+        criterion.name
+        for criterion, (value, error) in zip(CRITERIA, values, strict=True)
+        if not criterion.met(row[value], row[error])
+    ]
+    verdict = TOO_FEW if row["candidates"] < LEAST_JUDGED else "FAIL" if fails else "PASS"
+    return {"verdict": verdict, "fails": [] if verdict == TOO_FEW else fails}
 
 
 def _rows(of: dict[str, Any], pull: Floats) -> list[dict[str, Any]]:
-    """Per quantity: width of the pulls, of their core, middle and coverage."""
+    """Per quantity: width of the pulls, of their core, middle and coverage, with standard errors."""
     if not len(pull):
         return []
     width, error = pull_width(pull), pull_width_error(pull)
-    quarter, middle, three_quarters = np.quantile(pull, (0.25, 0.5, 0.75), axis=0)
+    step = 0.5 / np.sqrt(len(pull))  # standard error of the rank of the median
+    ranks = np.clip([0.25, 0.5 - step, 0.5, 0.5 + step, 0.75], 0.0, 1.0)
+    quarter, below, middle, above, three_quarters = np.quantile(pull, ranks, axis=0)
+    near = (np.abs(pull) < 1.0).mean(axis=0)
     return [
         {
             **of,
@@ -146,7 +175,10 @@ def _rows(of: dict[str, Any], pull: Floats) -> list[dict[str, Any]]:
             "error": float(error[column]),
             "core": float((three_quarters - quarter)[column] / 1.349),  # one for a normal distribution
             "median": float(middle[column]),
-            **{f"within_{sigma:g}": float((np.abs(pull[:, column]) < sigma).mean()) for sigma in _SIGMAS},
+            "median_error": float((above - below)[column] / 2.0),
+            "within_1": float(near[column]),
+            "within_1_error": float(np.sqrt(near[column] * (1.0 - near[column]) / len(pull))),
+            "within_1.96": float((np.abs(pull[:, column]) < 1.96).mean()),  # 95 % of a normal distribution
         }
         for column, quantity in enumerate(QUANTITIES)
     ]

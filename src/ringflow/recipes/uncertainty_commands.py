@@ -9,12 +9,12 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
+from ringflow.base.log import say, table
 from ringflow.base.options import Count, DatasetFolder, Json, Several
-from ringflow.base.output import finish, print_json, show_rows
+from ringflow.base.output import finish, print_json
+from ringflow.base.rundir import require_suffix
 
 uncertainty = App(name="uncertainty")
-
-_COLUMNS = ("class", "quantity", "candidates", "width", "error", "core", "within_1", "within_1.96", "ok")
 
 
 @uncertainty.default
@@ -36,6 +36,16 @@ def uncertainty_command(
     """Fit uncertainties of energy and momentum for the candidates of a network, which stays as it is, and test them."""
     if not datasets:
         raise UsageError("no dataset to fit on; give one or more: ringflow uncertainty MODEL DATASET")
+    from ringflow.data.manifest import read_manifest
+    from ringflow.recipes.models import model_file
+
+    # Torch takes seconds to load: a wrong name is told before.
+    model_file(model)
+    for dataset in (*datasets, *test):
+        read_manifest(dataset)
+    if out is not None:
+        require_suffix(out, ".safetensors")
+
     from ringflow.recipes import uncertainty as recipe
 
     result = recipe.uncertainty(model, datasets, out, test=test, events=events, seed=seed)
@@ -46,13 +56,27 @@ def uncertainty_command(
     if as_json:
         print_json(result)
     else:
-        show_rows("Pulls on events that were not fitted", _judged(result), as_json=False)
-    finish(
-        Path(result["path"]),
-        f"ringflow reconstruct DATASET --model {model} --uncertainty {result['path']} -o out.parquet",
-    )
+        _show(result)
+    words = ("--model", model, "--uncertainty", result["path"], "--out", "candidates.parquet")
+    finish(Path(result["path"]), "ringflow", "reconstruct", (*test, *datasets)[0], *words)
     return int(not result["ok"])
 
 
-def _judged(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in _COLUMNS} for row in result["classes"] if row["judged"]]
+def _show(result: dict[str, Any]) -> None:
+    columns = ("class", "quantity", "candidates", "width", "bias", "within 1 σ", "within 1.96 σ", "verdict", "wrong")
+    rows = [
+        (
+            row["class"],
+            row["quantity"],
+            f"{row['candidates']:,}",
+            f"{row['width']:.3f} ± {row['error']:.3f}",
+            f"{row['median']:+.3f} ± {row['median_error']:.3f}",
+            f"{100 * row['within_1']:.1f} ± {100 * row['within_1_error']:.1f} %",
+            f"{100 * row['within_1.96']:.1f} %",
+            row["verdict"],
+            ", ".join(row["fails"]),
+        )
+        for row in result["classes"]
+    ]
+    table("Pulls on events that were not fitted", columns, rows)
+    say(result["verdict"])

@@ -12,7 +12,7 @@ from ringflow.evaluate.page import Picture, draw
 from ringflow.evaluate.plots.files import file_name
 from ringflow.evaluate.template import render
 from ringflow.recipes import uncertainty_plots as plots
-from ringflow.recipes.uncertainty import ACCEPTED
+from ringflow.recipes.uncertainty import CRITERIA, TOO_FEW
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "uncertainty.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "uncertainty.html.j2"
@@ -24,15 +24,13 @@ def write_page(result: Mapping[str, Any], out: Path) -> Path:
     prepare(out / FIGURES_FOLDER, marks=("coverage.png",))
     shown = draw(_pictures(result), out / FIGURES_FOLDER)
     write_atomic(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
-    judged = [row for row in result["classes"] if row["judged"]]
-    page = render(_TEMPLATE, result=result, pictures=shown, judged=judged, accepted=ACCEPTED)
-    write_atomic(out / PAGE_FILE, page)
+    write_atomic(out / PAGE_FILE, render(_TEMPLATE, result=result, pictures=shown))
     return out / PAGE_FILE
 
 
 def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:
     """Title, caption and drawing of every figure."""
-    classes = [row for row in result["classes"] if row["judged"]]
+    classes, accepted = [row for row in result["classes"] if row["verdict"] != TOO_FEW], CRITERIA[0].accepted
     names = list(dict.fromkeys(row["class"] for row in classes))
     found: dict[str, Picture] = {
         "coverage": (
@@ -43,7 +41,7 @@ def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:
         "classes": (
             "Pull widths by class",
             "Half of the central 68 % interval of the pulls; the band is what is accepted.",
-            lambda: plots.widths(classes, [name.replace(" ", "\n") for name in names], ACCEPTED),
+            lambda: plots.widths(classes, [name.replace(" ", "\n") for name in names], accepted),
         ),
     }
     for of, title in (("pt", "pT (GeV)"), ("abs_eta", "|η|")):
@@ -51,7 +49,7 @@ def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:
         found[of] = (
             f"Pull widths by {title}",
             "The same, all classes together.",
-            lambda rows=rows, of=of: plots.widths(rows, plots.bin_names(rows, of), ACCEPTED),  # type: ignore[misc]
+            lambda rows=rows, of=of: plots.widths(rows, plots.bin_names(rows, of), accepted),  # type: ignore[misc]
         )
     for name in names:
         found[f"pulls_{file_name(name)}"] = (

@@ -9,9 +9,10 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
-from ringflow.base.log import say, table
-from ringflow.base.options import Count, Json, Switch
+from ringflow.base.log import say
+from ringflow.base.options import Count, Json, ProfileName, Switch
 from ringflow.base.output import finish, print_json, show_rows, show_summary
+from ringflow.base.rundir import require_suffix
 
 export = App(name="export")
 reconstruct = App(name="reconstruct")
@@ -40,7 +41,15 @@ def export_command(
     as_json: Json = False,
 ) -> int:
     """Write a network as one ONNX file that takes raw detector values and returns particles, and prove that it is the same."""
+    from ringflow.recipes.models import model_file
+
+    # Torch takes seconds to load: a wrong name is told before.
+    model_file(model)
+    if out is not None:
+        require_suffix(out, ".onnx")
+
     from ringflow.recipes import export as recipe
+    from ringflow.recipes.cost import show_cost
 
     result = recipe.export(
         model,
@@ -58,14 +67,20 @@ def export_command(
     else:
         show_rows(f"Compared on {result['check']['elements']} elements", result["check"]["rows"], as_json=False)
         if cost := result["cost"]:
-            table("What int8 gives and takes", list(cost[0]), [list(row.values()) for row in cost])
+            show_cost("What int8 gives and takes", cost)
     if not result["ok"]:
         say("the file differs from the network by more than it may, and was not written")
         return 1
     if out is not None and triton is not None:
         say(f"made: {result['triton']}")
     made = result["path"] or result["triton"]
-    finish(Path(made), f"ringflow reconstruct DATASET --model {made} --out candidates.parquet")
+    dataset = check or calibrate
+    if result["path"] is None:
+        finish(Path(made), "tritonserver", "--model-repository", triton)
+    elif dataset is None:
+        finish(Path(made), "ringflow", "serve", "--model", made)
+    else:
+        finish(Path(made), "ringflow", "reconstruct", dataset, "--model", made, "--out", "candidates.parquet")
     return 0
 
 
@@ -85,7 +100,7 @@ def reconstruct_command(
     threads: Annotated[Count, Parameter(help="Events that onnx computes at a time, or threads of torch.")] = 1,
     split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
     events: Annotated[Count | None, Parameter(help="Only so many events.")] = None,
-    profile: Annotated[str | None, Parameter(help="How to read a ROOT file: name of a profile or TOML file.")] = None,
+    profile: ProfileName | None = None,
     overwrite: Annotated[bool, Switch, Parameter(help="Replace an existing file.")] = False,
     on: Annotated[Literal["here", "spark", "ray"], Parameter(help="Who computes: this process, or workers.")] = "here",
     master: Annotated[
@@ -125,8 +140,15 @@ def reconstruct_command(
         uncertainty=uncertainty,
     )
     show_summary("Reconstruction", result, as_json=as_json)
-    again = f"ringflow evaluate {source} --candidates {out}" + (f" --split {split}" if split else "")
-    finish(out, again if source.is_dir() and out.suffix == ".parquet" else "ringflow evaluate --help")
+    if out.suffix != ".parquet":
+        finish(out, "ringflow", "trace", out)
+    elif source.is_dir():
+        limits = {"--split": split, "--events": events}
+        given = [word for flag, limit in limits.items() if limit is not None for word in (flag, limit)]
+        finish(out, "ringflow", "evaluate", source, "--candidates", out, *given)
+    else:
+        named = ("--profile", profile) if profile else ()
+        finish(out, "ringflow", "display", source, "--candidates", out, *named)
 
 
 @serve.default

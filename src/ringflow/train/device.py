@@ -47,7 +47,11 @@ def choose_device(name: str) -> torch.device:
     # What torch raises depends on the device and on what torch was built with.
     except (RuntimeError, AssertionError, ImportError, AttributeError) as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
-        raise UsageError(f"device '{name}' cannot be used here ({reason}); use the device cpu") from None
+        if reason.startswith("Expected one of"):  # and twenty names follow, most of which nobody has
+            reason = "torch has none of that name; a GPU is called cuda"
+        raise UsageError(
+            f"device '{name}' cannot be used here ({reason}); use the device cpu, or auto for what is there"
+        ) from None
     return _own(device)
 
 

@@ -22,7 +22,7 @@ from ringflow.train.monitor import HISTORY_FILE, Monitor, Silence
 from ringflow.train.pace import Goal, Pace
 from ringflow.train.settings import TrainSettings
 from ringflow.train.team import Team
-from ringflow.train.validation import ValidationLoss, figure, plain
+from ringflow.train.validation import Rules, ValidationLoss, figure, plain
 
 MODEL_FILE, LAST_MODEL_FILE = "model.safetensors", "last.safetensors"
 
@@ -41,6 +41,8 @@ class Assignment:
     card: Mapping[str, Any]
     #: Who says how far it goes; only the first process asks.
     pace: Pace | None = None
+    #: What the rules make of the same validation events.
+    rules: Rules | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Keeper:
     def __init__(self, assignment: Assignment, team: Team) -> None:
         settings, self.folder, self._team = assignment.settings, assignment.folder, team
         self._settings, self._card, self._validate = settings, assignment.card, assignment.validate
+        self._rules = assignment.rules
         self._device = choose_device(settings.compute.device)
         self._checkpoints = Checkpoints(self.folder)
         self.found = team.first(self._checkpoints.read)
@@ -83,7 +86,7 @@ class Keeper:
         """What shows how the training goes."""
         if not self._team.is_first:
             return Silence()
-        return Monitor(self.folder, self.state, self._settings.length.events)
+        return Monitor(self.folder, self.state, self._settings.length.events, self._rules)
 
     @property
     def stopped_early(self) -> bool:

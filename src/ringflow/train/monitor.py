@@ -15,9 +15,11 @@ from typing import Any, Self
 
 from ringflow.base.log import interactive, say
 from ringflow.base.rundir import write_atomic, write_errors
+from ringflow.base.words import time_in_words
 from ringflow.train.board import Board
 from ringflow.train.checkpoint import TrainingState
 from ringflow.train.step import Record
+from ringflow.train.validation import Rules, followed
 
 HISTORY_FILE = "history.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -46,14 +48,14 @@ class Silence:
 class Monitor:
     """Writes down how a training goes, from a state on; what an earlier start wrote after that state is taken away."""
 
-    def __init__(self, folder: Path, state: TrainingState, total_events: int) -> None:
+    def __init__(self, folder: Path, state: TrainingState, total_events: int, rules: Rules | None = None) -> None:
         self._folder = folder
         path = folder / HISTORY_FILE
         cut_history(path, state.step)
         with write_errors(folder):
             self._history = path.open("a", encoding="utf-8")
             self._board = Board(folder / TENSORBOARD_FOLDER, going_on_after=state.step)
-        self._total = total_events
+        self._total, self._rules, self._rules_said = total_events, rules or Rules({}, ""), False
         self._window: list[Record] = []
         self._line_events, self._line_seconds = state.events, state.step_seconds
         self._start: tuple[int, float] | None = None
@@ -85,8 +87,11 @@ class Monitor:
     def validation(self, metrics: Mapping[str, float | None], state: TrainingState) -> None:
         """Write a line of a validation."""
         self._write("validation", state, dict(metrics))
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if value is not None)
-        self._show.message(f"validation after {state.events} events: {shown}")
+        if self._rules.said and not self._rules_said:
+            self._show.message(f"validation  {self._rules.said}")
+            self._rules_said = True
+        events = f"{state.events:,}".rjust(len(f"{self._total:,}"))
+        self._show.message(f"validation  {events} events  {followed(metrics, self._rules.figures)}")
 
     def flush(self) -> None:
         """Make sure that what was written outlives the process."""
@@ -119,14 +124,14 @@ class Monitor:
                     self._board.add(f"{kind}/{name}", value, state.step)
 
     def _description(self, record: Record, state: TrainingState) -> str:
-        text = f"loss {record.values['total']:.4f}, padding {100 * state.padding_share:.1f} %"
+        text = f"loss {record.values['total']:.4f}"
         if self._start is None:  # the first steps, in which things are compiled, tell nothing about speed
             self._start = (state.events, state.step_seconds)
             return text
         events, seconds = self._start
         speed = (state.events - events) / max(state.step_seconds - seconds, 1e-9)
         left = (self._total - state.events) / max(speed, 1e-9)
-        return f"{text}, {speed:,.0f} events/s, {_duration(max(left, 0.0))} left"
+        return f"{text}, {speed:,.0f} events/s, {time_in_words(max(left, 0.0))} left"
 
 
 def cut_history(path: Path, step: int) -> None:
@@ -142,12 +147,6 @@ def cut_history(path: Path, step: int) -> None:
         if record["step"] <= step:
             kept.append(line + "\n")
     write_atomic(path, "".join(kept))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {rest:02d}s"
 
 
 class SparseLines:
@@ -166,7 +165,7 @@ class SparseLines:
         said = tenths if self._tenths_said is None else self._tenths_said
         if tenths > said or self._clock() - self._last_line >= self.SECONDS_BETWEEN_LINES:
             # The last batch is shown whole.
-            self.message(f"train: {min(events, self._total)}/{self._total} events, {description}")
+            self.message(f"train: {min(events, self._total):,} of {self._total:,} events, {description}")
             self._last_line = self._clock()
         self._tenths_said = max(said, tenths)
 
@@ -201,7 +200,7 @@ class Bar:
 
     def message(self, text: str) -> None:
         """Write a line above the bar."""
-        self._bar.console.print(text, highlight=False)
+        self._bar.console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the bar as it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
@@ -19,10 +20,15 @@ class _Section(Settings):
 class LossSettings(_Section):
     """Weights of the terms of the loss; each term is normalised per particle (the jet term per cone)."""
 
+    #: Whether an element is a particle.
     particle: float = Field(default=1.0, ge=0.0)
+    #: Which class of particle.
     label: float = Field(default=0.5, ge=0.0)
+    #: Which charge.
     charge: float = Field(default=0.2, ge=0.0)
+    #: Energy, transverse momentum and direction.
     momentum: float = Field(default=1.0, ge=0.0)
+    #: Momentum of all particles in a cone.
     jet: float = Field(default=0.5, ge=0.0)
     #: Focusing parameter of the classification terms; 0 is cross-entropy.
     focal: float = Field(default=0.0, ge=0.0)
@@ -52,16 +58,21 @@ class SourceSettings(_Section):
 class OptimizerSettings(_Section):
     """How the weights move."""
 
+    #: LAMB is for very large steps.
     name: Literal["adamw", "lamb"] = "adamw"
     #: Highest rate, for steps of `rule_elements` elements.
     rate: float = Field(default=1e-3, gt=0.0)
     #: How the rate grows with the elements of a step: not, in proportion, or with the square root.
     rule: Literal["none", "linear", "sqrt"] = "none"
+    #: Elements of a step for which `rate` is meant.
     rule_elements: int = Field(default=16_384, ge=1)
+    #: How strongly weights are drawn towards zero.
     weight_decay: float = Field(default=0.01, ge=0.0)
+    #: Memory of the averages of the gradient and of its square.
     betas: tuple[float, float] = (0.9, 0.98)
-    #: Share of the training in which the rate rises, and the rate at the end relative to the highest.
+    #: Share of the training in which the rate rises.
     warmup: float = Field(default=0.02, ge=0.0, lt=1.0)
+    #: Rate at the end, relative to the highest.
     final: float = Field(default=0.01, ge=0.0, le=1.0)
     #: Share of the training in which the rate rises again, from its half, after a change of the number of lanes.
     rewarmup: float = Field(default=0.02, ge=0.0)
@@ -74,7 +85,9 @@ class OptimizerSettings(_Section):
 class LengthSettings(_Section):
     """How long a training lasts, and how often it is looked at; counted in events shown to the network."""
 
+    #: Events shown to the network in all; an event that is seen again counts again.
     events: int = Field(default=1_000_000, ge=1)
+    #: Events between two validations.
     validate_every: int = Field(default=100_000, ge=1)
     #: Events of a validation.
     validation_events: int = Field(default=1_000, ge=1)
@@ -113,12 +126,37 @@ class AsynchronousSettings(_Section):
     elastic: float = Field(default=0.9, gt=0.0, le=1.0)
 
 
+#: Processes are no setting of a training: something starts them.
+_PROCESSES = "ringflow launch local --workers N -- train ..."
+
+
 class TrainSettings(Settings):
     """Everything `ringflow train` needs."""
 
+    also_called: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("lr", "learning_rate"), "optimizer.rate"),
+        **dict.fromkeys(
+            ("epochs", "num_epochs", "steps", "max_steps", "iterations"), "length.events=EVENTS, over all epochs"
+        ),
+        **dict.fromkeys(("batch", "batch_size"), "compute.batch_elements=ELEMENTS, of all its events"),
+        **dict.fromkeys(("dataset", "datasets", "input"), "data"),
+        **dict.fromkeys(("weights", "checkpoint", "pretrained", "init"), "start"),
+        **dict.fromkeys(("model", "arch", "network"), "model.backbone"),
+        **dict.fromkeys(("gpus", "num_gpus", "devices", "nodes", "workers", "nproc_per_node"), _PROCESSES),
+        "resume": "the same command again: it goes on where it stopped",
+        "num_workers": "source.workers",
+        "optimizer": "optimizer.name",
+        "decay": "optimizer.weight_decay",
+        "early_stopping": "length.patience",
+        "amp": "compute.precision",
+        "depth": "model.layers",
+    }
+
     #: Datasets, separated by commas, or `sim:` and names of samples to simulate while training.
     data: str = "sim:ttbar,qq"
+    #: Detector of the datasets, or the one to simulate.
     detector: str = "clic"
+    #: Decides the weights at the start, the order of events and those that are simulated.
     seed: int = Field(default=1, ge=0, lt=2**63)
     #: Model file to go on from, whose `model` settings are taken; none: from random weights.
     start: str | None = None

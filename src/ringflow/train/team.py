@@ -26,6 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ringflow.base.errors import FailureError, RingflowError, UsageError
+from ringflow.launch.environment import STORE_KEPT, changed, is_loopback, loopback_store, loopback_variables
 
 T = TypeVar("T")
 
@@ -211,9 +212,14 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[T
             f"WORLD_SIZE is set but {missing[0]} is not; start with `ringflow launch`, or unset WORLD_SIZE"
         )
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    with changed(os.environ, loopback_variables(os.environ["MASTER_ADDR"])):
+        yield from _together(device, timeout, address)
+
+
+def _together(device: torch.device, timeout: float, address: str) -> Iterator[Team]:
     try:
         _meet(device, timedelta(seconds=timeout))
-    except (RuntimeError, ValueError) as error:  # what torch raises depends on where it waits
+    except (RuntimeError, ValueError, OSError) as error:  # what torch raises depends on where it waits
         reason = " ".join(str(error).split())[:160]
         if "EADDRINUSE" in reason or "already in use" in reason:
             raise FailureError(f"something else listens at {address}; give another MASTER_PORT") from None
@@ -242,7 +248,13 @@ _meetings = count()
 
 def _meet(device: torch.device, timeout: timedelta) -> None:
     """Bring the processes together. What they tell each other on the way is kept apart from what those before them told."""
-    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0 and is_loopback(host) and os.environ.get(STORE_KEPT) != "True":
+        store = loopback_store(host, port, size)
+        store.set_timeout(timeout)
+    else:
+        store = next(rendezvous("env://", timeout=timeout))[0]
     own = PrefixStore(f"ringflow-{next(_meetings)}", store)
     backend = dist.get_default_backend_for_device(device)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)

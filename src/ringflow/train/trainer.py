@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ringflow.base.errors import FailureError, StoppedError
+from ringflow.base.errors import FailureError
 from ringflow.base.log import say
 from ringflow.elements.batch import join
 from ringflow.models.file import load_model
@@ -26,7 +26,7 @@ from ringflow.train.keeper import Assignment, Keeper, TrainingResult
 from ringflow.train.monitor import Monitor, Silence
 from ringflow.train.phases import UNMEASURED, Phases
 from ringflow.train.schedule import rate_factor, rewarmed, ruled_rate
-from ringflow.train.signals import Wish, heeding_signals
+from ringflow.train.signals import Wish, heeding_signals, stopped
 from ringflow.train.snapshot import restore, snapshot
 from ringflow.train.step import Record, TrainingStep
 from ringflow.train.team import ALONE, Team
@@ -212,10 +212,7 @@ class _Run:
 
     def _stop(self) -> None:
         names = [name for name in self._team.gather(self._wish.signal_name) if name]
-        error = StoppedError(
-            f"stopped by {names[0] if names else 'a signal'} after {self._state.events} events, and all is saved; "
-            "the same command goes on from there"
-        )
+        error = stopped(names[0] if names else "a signal", self._state.events)
         error.told = not self._team.is_first
         raise error
 

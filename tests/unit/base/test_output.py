@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,28 @@ def test_json_has_no_word_for_not_a_number(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_summary_names_what_is_in_a_section(capsys: pytest.CaptureFixture[str]) -> None:
     show_summary("Production", {"events": 3, "per_event": {"tracks": 40.25}, "names": ["a", "b"]}, as_json=False)
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().err.splitlines()[2:]]
-    assert lines == [["events", "3"], ["per_event.tracks", "40.25"], ["names", "a, b"]]
+    lines = [re.split(r"  +", line.strip()) for line in capsys.readouterr().err.splitlines()[2:]]
+    assert lines == [["events", "3"], ["per event: tracks", "40.25"], ["names", "a, b"]]
+
+
+def test_people_read_names_times_and_sizes_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = {"events_per_second": 12345.6, "seconds": 200.4, "device_seconds": 4000, "bytes": 1_200_000_000}
+    others = {"num_events": 1234567, "peak_mb": 1.5, "profile": None, "early": False, "rows": [{"num_pions": 5}]}
+    settings = {"best": {"optimizer.weight_decay": 0.01}}
+    show_summary("Work", {**measured, **others, **settings}, as_json=False)
+    lines = [re.split(r"  +", line.strip()) for line in capsys.readouterr().err.splitlines()[2:]]
+    assert dict(lines) == {
+        "events per second": "12,346",
+        "time": "3 min 20 s",
+        "device time": "1 h 6 min",
+        "size": "1.2 GB",
+        "number of events": "1,234,567",
+        "peak MB": "1.5",
+        "profile": "-",
+        "early": "no",
+        "rows": "number of pions 5",
+        "best: optimizer.weight_decay": "0.01",
+    }
 
 
 def test_a_command_ends_with_what_it_made_and_what_is_next(capsys: pytest.CaptureFixture[str]) -> None:

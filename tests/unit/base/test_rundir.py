@@ -106,3 +106,15 @@ def test_a_folder_that_takes_no_files_is_found_out_first(
     monkeypatch.setattr(Path, "touch", raising(number))
     with pytest.raises(FailureError, match=reason):
         prepare(tmp_path / "a")
+
+
+def test_logs_of_a_job_are_there_before_the_run_and_stay_when_it_is_replaced(tmp_path: Path) -> None:
+    log = tmp_path / "run" / "logs" / "ringflow-1.out"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    prepare(tmp_path / "run")
+    (tmp_path / "run" / "settings.toml").touch()
+    (tmp_path / "run" / "checkpoints").mkdir()
+    prepare(tmp_path / "run", overwrite=True)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["logs"]
+    assert log.exists()

@@ -6,7 +6,16 @@ import sys
 
 import pytest
 
-from ringflow.base.threads import wait_without_spinning
+from ringflow.base.threads import usable_cores, wait_without_spinning
+
+
+def test_a_system_that_does_not_say_which_cores_are_ours_has_all(monkeypatch: pytest.MonkeyPatch):
+    from ringflow.tune.run import default_workers
+
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert (usable_cores(), default_workers("cpu")) == (3, 3)
 
 
 def test_a_choice_of_the_user_stays(monkeypatch: pytest.MonkeyPatch):

@@ -90,9 +90,13 @@ def test_one_event_is_told_in_full(
     assert "Event 9" in (tmp_path / "w" / "index.html").read_text()
 
 
-def test_links_and_graph_are_written_by_event(dataset: Path, weights: Callable[[str], Path], tmp_path: Path) -> None:
+def test_links_and_graph_are_written_by_event(
+    dataset: Path, weights: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "new" / "links.json"
     explain_command(dataset, model=weights("graph"), events=3, how=How(steps=2), links=path, graph=True)
+    shown = f"next: ringflow display {dataset} --links {path} --model {weights('graph')}"
+    assert capsys.readouterr().err.splitlines()[-1] == shown
     written = json.loads(path.read_text())
     assert [event["index"] for event in written["events"]] == [0, 1, 2]
     assert written["model"]["file"] == "graph.safetensors"

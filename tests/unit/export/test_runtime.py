@@ -16,7 +16,8 @@ from ringflow.base.errors import DatasetError, FailureError, InputFileError
 from ringflow.elements.build import from_block
 from ringflow.event.block import Collection, EventBlock
 from ringflow.export.description import Description
-from ringflow.export.runtime import EventRuntime, extra
+from ringflow.export.onnx import require_onnx
+from ringflow.export.runtime import EventRuntime
 
 
 def foreign_file(path: Path, properties: dict[str, str]) -> Path:
@@ -66,7 +67,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         EventRuntime(tmp_path / "model.onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(FailureError, match="onnxscript is not installed"):
-        extra("onnxscript")
+        require_onnx()
 
 
 def test_a_missing_column_is_told_as_torch_tells_it(small_onnx: Callable[..., Path]):

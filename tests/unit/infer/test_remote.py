@@ -18,13 +18,16 @@ sys.path.append(str(Path(__file__).parents[1] / "data"))
 from fake_events import fake_block, write_fake_dataset
 
 from ringflow.base.errors import DatasetError, FailureError, UsageError
+from ringflow.data.candidates import CandidateFile
 from ringflow.event.block import EventBlock
 from ringflow.infer import engine
 from ringflow.infer.carried import CarriedModel
+from ringflow.infer.made import ERRORS
 from ringflow.infer.remote import Place, reconstruct_on
 from ringflow.infer.shards import Answer, ShardSource, ShardTask, reconstruct_shard
 from ringflow.launch.frameworks import framework, split_address
 from ringflow.models.file import save_model
+from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty
 from ringflow.recipes import reconstruct as recipe
 
 TASKS = [ShardTask(shard, 0, 2) for shard in range(20)]
@@ -138,8 +141,11 @@ def dataset(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def weights(tmp_path: Path, small_model: Callable[..., Any]) -> Path:
-    save_model(tmp_path / "model.safetensors", small_model().model, card=small_model().card)
-    return tmp_path / "model.safetensors"
+    """A network with uncertainties beside it."""
+    path, model = tmp_path / "model.safetensors", small_model().model
+    save_model(path, model, card=small_model().card)
+    save_uncertainty(file_beside(path), UncertaintyHead(2 * model.settings.width, 4), path, {})
+    return path
 
 
 @pytest.mark.parametrize("lost_in", ["spark", "here"])
@@ -178,6 +184,8 @@ def test_some_events_of_a_split(dataset: Path, weights: Path, tmp_path: Path, mo
     result = recipe.reconstruct(dataset, tmp_path / "b" / "out.parquet", model=weights, on=Place("ray"), **chosen)
     assert (result["events"], result["on"], result["workers"]) == (33, "ray", 2)
     assert (tmp_path / "a" / "out.parquet").read_bytes() == (tmp_path / "b" / "out.parquet").read_bytes()
+    [*blocks] = CandidateFile(tmp_path / "b" / "out.parquet").blocks()
+    assert all(set(ERRORS) <= set(block["candidate"].columns) for block in blocks)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +203,11 @@ def test_what_does_not_go_together(options: dict[str, Any], message: str, datase
 
 
 def test_files_are_for_one_process(weights: Path, tmp_path: Path, command: Callable[..., Any]):
-    with pytest.raises(UsageError, match=r"takes the folder of a dataset, .*model\.safetensors is a file"):
-        recipe.reconstruct(weights, tmp_path / "out.parquet", on=Place("spark"))
+    (tmp_path / "events.root").touch()
+    with pytest.raises(
+        UsageError, match=r"takes the folder of a dataset, .*ringflow convert .*events\.root --out data/"
+    ):
+        recipe.reconstruct(tmp_path / "events.root", tmp_path / "out.parquet", on=Place("spark"))
     for words in (("--master", "local"), ("--on", "spark", "--address", "auto"), ("--on", "ray", "--master", "local")):
         done = command("reconstruct", weights, "-o", tmp_path / "out.parquet", *words)
         assert done.code == 2

@@ -60,7 +60,7 @@ def refused(done: Any, out: Path) -> str:
         ("text.root", "text.root cannot be read as a ROOT file"),
         ("folder", "folder is not a dataset: it has no manifest.json"),
         ("nowhere", "nothing at"),
-        ("model.onnx", "model.onnx cannot be read as a ROOT file"),
+        ("model.onnx", "model.onnx is neither the folder of a dataset nor an EDM4hep file (.root)"),
     ],
 )
 def test_a_source_that_is_none(
@@ -163,3 +163,29 @@ def test_an_event_of_very_many_hits(
         assert found.counts[1] == 0  # no cluster is made of them
     else:
         assert found.counts[1] > 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reconstruct", "FILE", "--out", "out.parquet"),
+        ("reconstruct", "FILE", "--out", "out.parquet", "--on", "ray"),
+        ("evaluate", "FILE"),
+        ("display", "FILE", "--static", "page"),
+        ("convert", "FILE", "--out", "data"),
+        ("check", "FILE"),
+        ("train", "clic_tiny", "data=FILE", "--out", "run"),
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("name", ["eeH.hepmc3.zst", "eeH.hepmc"])
+def test_generated_particles_are_to_be_simulated_first(
+    words: tuple[str, ...], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).touch()
+    done = command(*(word.replace("FILE", name) for word in words))
+    assert done.code == 1
+    assert f"{name} holds generated particles; simulate them first" in done.stderr
+    assert f"ringflow simulate --hepmc {name} --out data/eeH" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

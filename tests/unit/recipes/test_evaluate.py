@@ -240,7 +240,7 @@ def test_a_model_that_cannot_be_used_is_one_line(dataset: Path, tmp_path: Path, 
     write_dataset(tmp_path / "data", detector="mine", clusters=poor, tracks=ak.Array([[{"pt": 1.0}]]))
     with pytest.raises(DatasetError, match=r"cannot reconstruct .*data: missing features: the track collection"):
         evaluate([tmp_path / "data"], model=model)
-    with pytest.raises(InputFileError, match="no model file at"):
+    with pytest.raises(InputFileError, match="no model at"):
         evaluate([dataset], model=tmp_path / "nothing")
     model.write_bytes(model.read_bytes()[:200])
     done = command("evaluate", dataset, "--model", model)

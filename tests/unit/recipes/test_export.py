@@ -100,7 +100,7 @@ def test_the_tables_for_people(weights: Path, dataset: Path, tmp_path: Path, com
     words = ("--int8", "--calibrate", dataset, "--check", dataset, "--events", 5)
     done = command("export", weights, "-o", tmp_path / "a.onnx", *words)
     assert (done.code, done.stdout) == (0, "")
-    for text in ("Compared on", "6 of 6 passed", "What int8 gives and takes", "jet_iqr_over_median", "next: ringflow"):
+    for text in ("Compared on", "6 of 6 passed", "What int8 gives and takes", "jet width", "next: ringflow"):
         assert text in done.stderr
 
 
@@ -131,7 +131,7 @@ def test_into_a_repository_of_triton(
         (("model.safetensors",), "nothing to write; give -o FILE, --triton FOLDER, or both"),
         (("model.safetensors", "-o", "a.onnx", "--name", "x"), "--name x is for --triton"),
         (("model.safetensors", "--triton", "b.onnx"), "b.onnx is a file, not a folder"),
-        (("model.safetensors", "-o", "model.bin"), "the name of an ONNX file ends in .onnx"),
+        (("model.safetensors", "-o", "model.bin"), "cannot tell the format of model.bin; let its name end in .onnx"),
         (("model.safetensors", "-o", "a.onnx", "--int8"), "--int8 needs events to measure ranges on"),
         (("model.safetensors", "-o", "a.onnx", "--calibrate", "x"), "--calibrate x is for --int8"),
         (("nowhere", "-o", "a.onnx"), "no model at nowhere; give a model file"),

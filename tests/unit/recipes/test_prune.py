@@ -65,6 +65,17 @@ def test_a_smaller_network_and_its_cost(model: Path, dataset: Path, tmp_path: Pa
     assert torch.equal(tuned.model.embedding.mean_F, load_model(model).model.embedding.mean_F)
 
 
+def test_people_get_a_table(model: Path, dataset: Path, tmp_path: Path, command: Command):
+    asked = [part for part in arguments(model, dataset, tmp_path / "run") if part != "--json"]
+    done = command(*asked, "--check", dataset, "--events", 20)
+    assert done.code == 0, done.stderr
+    lines = done.stderr[done.stderr.index("What pruning gives and takes") :].splitlines()
+    assert " ".join(lines[1].split()) == "network parameters size events per second events jet median jet width F1"
+    assert [line.split()[0] for line in lines[2:5]] == ["before", "pruned", "tuned"]
+    assert all(" kB " in line for line in lines[2:5])
+    assert "passed" not in done.stderr  # a comparison has no verdict
+
+
 def test_the_training_afterwards_is_gentler(model: Path):
     settings = tuning_settings(model, ["length.events=70"])
     assert settings.optimizer.rate == pytest.approx(0.003)

@@ -204,8 +204,9 @@ def test_what_is_asked_for_must_make_sense(dataset: Path, weights: Path, tmp_pat
         reconstruct(dataset, out, model=weights, profile="cld")
     with pytest.raises(UsageError, match="unknown split 'tset'"):
         reconstruct(dataset, out, model=weights, split="tset")
+    (tmp_path / "events.root").touch()
     with pytest.raises(UsageError, match="--split test is for datasets"):
-        reconstruct(weights, out, model=weights, split="test")
+        reconstruct(tmp_path / "events.root", out, model=weights, split="test")
     with pytest.raises(InputFileError, match=r"no model at .*nothing; give a model file"):
         reconstruct(dataset, out, model=tmp_path / "nothing")
     with pytest.raises(InputFileError, match=r"has no model\.safetensors"):

@@ -146,12 +146,14 @@ def test_without_hits_nothing_points_to_hits(tmp_path: Path) -> None:
 )
 def test_other_settings_need_another_folder(tmp_path: Path, override: str) -> None:
     simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
-    with pytest.raises(UsageError, match=override.split("=")[0] + "=.*choose another folder or overwrite it"):
+    with pytest.raises(
+        UsageError, match=override.split("=")[0] + "=.*choose another folder, or replace it with --overwrite"
+    ):
         simulate(settings("generator.sample=ttbar", "production.events=30", override), tmp_path / "d")
 
 
 def test_a_million_events_do_not_fit_everywhere(tmp_path: Path) -> None:
-    with pytest.raises(FailureError, match="GB are free"):
+    with pytest.raises(FailureError, match="B are free"):
         simulate(settings("generator.sample=ttbar", f"production.events={10**11}"), tmp_path / "d")
     assert list(tmp_path.iterdir()) == []
 

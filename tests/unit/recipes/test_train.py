@@ -97,7 +97,10 @@ def test_a_run_remembers_its_settings(dataset: Path, tmp_path: Path, command: Co
     assert done.code == 0
     assert json.loads(done.stdout)["events"] >= 60
     assert f"made: {run / 'model.safetensors'}" in done.stderr
-    assert done.stderr.splitlines()[-1] == f"next: ringflow evaluate DATASET --model {run / 'model.safetensors'}"
+    assert (
+        done.stderr.splitlines()[-1]
+        == f"next: ringflow evaluate {dataset} --split test --model {run / 'model.safetensors'}"
+    )
     done = command("train", "--out", run)
     assert done.code == 0
     assert "is finished" in done.stderr

@@ -29,6 +29,7 @@ from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncer
 from ringflow.recipes import uncertainty as recipe
 from ringflow.recipes.reconstruct import reconstruct
 from ringflow.recipes.uncertainty_commands import uncertainty_command
+from ringflow.train.uncertainty import Sample
 
 
 @pytest.fixture
@@ -115,11 +116,54 @@ def test_files_with_and_without_errors_are_read(weights: Path, dataset: Path, tm
             assert all(np.array_equal(ours[name], theirs[name]) for name in theirs.columns)
 
 
-def test_a_width_passes_within_five_percent_and_its_own_error() -> None:
-    assert recipe.accepted(1.049, 0.0)
-    assert not recipe.accepted(1.051, 0.0)
-    assert recipe.accepted(0.92, 0.02)
-    assert not recipe.accepted(0.90, 0.02)
+def judged(pull: np.ndarray) -> dict[str, Any]:
+    """What is reported of pulls of one class, the same for all quantities."""
+    number = len(pull)
+    nothing = torch.zeros(number, 4)
+    sample = Sample(nothing, nothing, torch.ones(number, dtype=torch.long), torch.ones(number), nothing + 1.0)
+    return recipe.report(sample, np.repeat(pull[:, None], 4, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("shift", "width", "fails"),
+    [
+        (0.0, 1.0, []),
+        (0.1, 1.0, []),
+        (1.3, 1.0, ["bias", "coverage"]),  # a third within one sigma, and one wide
+        (0.0, 1.3, ["width", "coverage"]),
+        (0.6, 1.0, ["bias", "coverage"]),
+    ],
+)
+def test_width_bias_and_coverage_all_count(shift: float, width: float, fails: list[str]) -> None:
+    found = judged(np.random.default_rng(1).normal(shift, width, 20_000))
+    assert all(row["fails"] == fails for row in found["classes"])
+    assert found["ok"] is (not fails)
+    assert found["verdict"].startswith("0 of 4" if fails else "4 of 4")
+
+
+def test_what_cannot_be_told_from_right_passes() -> None:
+    """A little too wide: among few it may be chance, among many it is not, and of too few nothing is said."""
+    few, many = (judged(np.random.default_rng(2).normal(0.0, 1.09, number)) for number in (600, 40_000))
+    assert (few["ok"], many["ok"]) == (True, False)
+    none = judged(np.random.default_rng(2).normal(0.0, 1.0, 499))
+    assert not none["ok"]
+    assert none["verdict"] == "no class has the 500 candidates to be judged by"
+    assert {row["verdict"] for row in none["classes"]} == {"too few"}
+
+
+def test_terminal_json_and_page_say_the_same(
+    weights: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = judged(np.random.default_rng(1).normal(1.3, 1.0, 5_000))
+    result = {**found, "path": "x", "model": {"file": "m"}, "candidates": {"fit": 1, "calibrate": 1, "test": 5000}}
+    monkeypatch.setattr(recipe, "uncertainty", lambda *given, **more: result)
+    assert uncertainty_command(weights, dataset, page=tmp_path / "page") == 1
+    said = capsys.readouterr().err
+    assert "\n0 of 4 pulls have the right width, bias and coverage\n" in said
+    assert len(re.findall(r"FAIL +bias, coverage", said)) == 4
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert "<h1>0 of 4 pulls have the right width, bias and coverage</h1>" in text
+    assert text.count(">FAIL</span> bias, coverage") == 4
 
 
 def test_wrong_wishes_are_told_in_one_line(

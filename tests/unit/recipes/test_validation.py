@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +54,32 @@ def test_the_figures_are_those_of_an_evaluation(model: Model, dataset: Path, blo
     for name, value in figures.items():
         known = expected[name]["value"]
         assert np.isnan(value) if known is None else value == pytest.approx(known, rel=1e-6)
+
+
+def test_the_rules_are_measured_on_the_same_events(dataset: Path, block: EventBlock) -> None:
+    found = evaluate([dataset], reconstructions=["baseline"])["samples"]["ww"]["reconstructions"]["baseline"]
+    figures = Validation({"ww": block}, "cluster").of_rules({"ww": block}, "clic")
+    for name in ("jet_iqr_over_median", "particle_f1", "missing_momentum_error"):
+        assert figures[name] == pytest.approx(found[name]["value"], rel=1e-6)
+
+
+def test_a_training_tells_the_rules_first_and_ends_in_words(
+    dataset: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    small = ["width=16", "layers=1", "heads=2", "hidden=16"]
+    done = command(
+        "train", f"data={dataset}", *(f"model.{part}" for part in small), "length.events=40", "length.validate_every=20",
+        "length.validation_events=4", "compute.device=cpu", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("validation")]
+    assert re.match(r"validation +the rules  loss +-  jet width .* GeV  on \d events, in .* s$", said[0])
+    places = {line.index("jet width") for line in said}
+    assert len(said) >= 3
+    assert len(places) == 1  # aligned
+    summary = done.stderr[done.stderr.index("\nTraining\n") :]
+    assert "_" not in summary.split("curves")[0]  # no key of the JSON
+    assert re.search(r"memory +[\d.]+ [MG]B at most", summary)
 
 
 def test_samples_count_alike(model: Model, block: EventBlock) -> None:

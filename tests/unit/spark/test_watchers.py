@@ -36,6 +36,7 @@ def watched(code: str, folder: Path | str) -> tuple[list[Any], str]:
     """What the first of two watchers says of two processes that run this code; and what both wrote on stderr."""
     with_server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
     meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(with_server.port)}
+    meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     started = [
         subprocess.Popen(
             [sys.executable, "-c", WATCHER, code, str(folder)],
@@ -130,6 +131,16 @@ def test_a_command_has_the_code_and_the_output_of_its_processes(ends: Any, capsy
         FailureError, match="process 1 was ended by SIGKILL, and the others with it; start again: it goes"
     ):
         spark.run(["train"], 2)
+
+
+def test_all_are_started_again_after_a_death(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = [[Ended(0, 1, b"", 2), Ended(1, -9, b"", 1)], [Ended(0, 0, b"{}\n"), Ended(1, 0)]]
+    monkeypatch.setattr(spark, "_distribute", lambda *words: starts.pop(0))
+    done = command("launch", "spark", "--restarts", 1, "--", "train", "--out", "run")
+    assert (done.code, done.stdout, starts) == (0, "{}\n", [])
+    killed, again = done.stderr.splitlines()
+    assert killed.startswith("ringflow: process 1 was ended by SIGKILL")
+    assert again == "ringflow: starting again, 1 of 1"
 
 
 def test_a_function_gives_results_or_its_error(ends: Any) -> None:

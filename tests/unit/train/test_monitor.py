@@ -14,6 +14,7 @@ from ringflow.train.batches import BEGINNING
 from ringflow.train.checkpoint import TrainingState
 from ringflow.train.monitor import Monitor, SparseLines, cut_history
 from ringflow.train.step import Record
+from ringflow.train.validation import Rules
 
 
 def records(first: int, count: int) -> list[Record]:
@@ -122,23 +123,23 @@ def test_few_plain_lines_outside_a_terminal(capsys: pytest.CaptureFixture[str]):
         progress.update(events, "fine")
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 10
-    assert said[0] == "train: 10/100 events, fine"
+    assert said[0] == "train: 10 of 100 events, fine"
     progress.update(117, "the last batch is shown whole")
-    assert capsys.readouterr().err == "train: 100/100 events, the last batch is shown whole\n"
+    assert capsys.readouterr().err == "train: 100 of 100 events, the last batch is shown whole\n"
     progress = SparseLines(1000, clock=lambda: now[0])
     progress.update(1, "slow")
     now[0] = 31.0
     progress.update(2, "slow")
-    assert capsys.readouterr().err == "train: 2/1000 events, slow\n"
+    assert capsys.readouterr().err == "train: 2 of 1,000 events, slow\n"
 
 
-def test_a_line_tells_loss_padding_speed_and_time_left(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_line_tells_loss_speed_and_time_left(run: Path, capsys: pytest.CaptureFixture[str]):
     with Monitor(run, TrainingState(), 1000) as monitor:
         monitor.steps(records(0, 1), TrainingState(step=1, events=100, step_seconds=60.0), 0.1)
         state = TrainingState(step=2, events=200, step_seconds=61.0, computed=100, padding=2)
         monitor.steps(records(1, 1), state, 0.1)
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "train: 200/1000 events, loss 1.0000, padding 2.0 %, 100 events/s, 0m 08s left"
+        "train: 200 of 1,000 events, loss 1.0000, 100 events/s, 8 s left"
     )
 
 
@@ -148,5 +149,35 @@ def test_a_bar_on_a_terminal(run: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         monitor.steps(records(0, 1), TrainingState(step=1, events=100, step_seconds=1.0), 0.1)
         monitor.validation({"loss": 3.0}, TrainingState(step=1, events=100))
     shown = capsys.readouterr().err
-    assert "validation after 100 events: loss 3" in shown
+    assert "validation    100 events  loss  3.0000" in shown
     assert "100/1000" in shown
+
+
+def test_validations_are_aligned_lines_in_words_and_marked_against_the_rules(
+    run: Path, capsys: pytest.CaptureFixture[str]
+):
+    def figures(loss: float, jets: float | None, f1: float, missing: float) -> dict[str, float | None]:
+        return {
+            "loss": loss,
+            "loss_momentum": 1.0,
+            "jet_iqr_over_median": jets,
+            "particle_f1": f1,
+            "missing_momentum_error": missing,
+        }
+
+    rules = Rules(
+        {"jet_iqr_over_median": 0.06, "particle_f1": 0.8, "missing_momentum_error": 3.0}, "the rules are these"
+    )
+    with Monitor(run, TrainingState(), 100_000, rules) as monitor:
+        monitor.validation(figures(12.5, None, 0.5, 20.0), TrainingState(step=1, events=900))
+        monitor.validation(figures(1.25, 0.07, 0.81, 2.5), TrainingState(step=2, events=20_000))
+        monitor.validation(figures(1.0, 0.05, 0.9, 2.0), TrainingState(step=3, events=100_000))
+    assert capsys.readouterr().err.splitlines() == [
+        "validation  the rules are these",
+        "validation      900 events  loss 12.5000  jet width       -  F1  0.5000  missing momentum   20.00 GeV",
+        "validation   20,000 events  loss  1.2500  jet width  0.0700  F1  0.8100  missing momentum    2.50 GeV"
+        "  ahead of the rules in F1, missing momentum",
+        "validation  100,000 events  loss  1.0000  jet width  0.0500  F1  0.9000  missing momentum    2.00 GeV"
+        "  ★ beats the rules",
+    ]
+    assert [line["loss_momentum"] for line in lines(run)] == [1.0, 1.0, 1.0]  # machines get everything

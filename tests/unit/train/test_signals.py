@@ -21,9 +21,10 @@ from ringflow.train.step import TrainingStep
 from ringflow.train.trainer import train
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_training_with_a_checkpoint(
     number: signal.Signals,
+    code: int,
     tiny: Callable[..., TrainSettings],
     source: Callable[..., Any],
     events: Callable[..., ElementBatch],
@@ -46,7 +47,7 @@ def test_a_signal_ends_a_training_with_a_checkpoint(
         patch.setattr(TrainingStep, "take", interrupted)
         with pytest.raises(StoppedError, match=rf"stopped by {number.name} after \d+ events") as caught:
             go(tmp_path / "stopped")
-    assert caught.value.exit_code == 75
+    assert caught.value.exit_code == code
     assert [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()] == ["step-0000000004"]
     go(tmp_path / "stopped")
     first, second = (load_model(tmp_path / run / "last.safetensors") for run in ("undisturbed", "stopped"))
@@ -63,3 +64,13 @@ def test_the_second_signal_has_its_usual_effect():
         assert wish.signal_name == "SIGUSR1"
         assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_what_is_ignored_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with heeding_signals() as wish:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert wish.signal_name is None
+    finally:
+        signal.signal(signal.SIGINT, before)

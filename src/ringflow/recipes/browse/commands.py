@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -64,6 +65,8 @@ def _serve(folder: Path, port: int, as_json: bool) -> None:
         server = BrowseServer(folder, port)
     except OSError as error:
         raise FailureError(f"cannot listen on port {port}: {error.strerror}; give another --port, or none") from None
+    for number in (signal.SIGINT, signal.SIGTERM):  # ignored in the background of a shell; sent by services
+        signal.signal(number, signal.default_int_handler)
     with server:
         if as_json:  # one line, which a program can read while the server runs
             sys.stdout.write(dumps({"url": server.url}) + "\n")

@@ -47,9 +47,9 @@ def weights_hash(path: Path) -> str:
 
 def onnx_header(path: Path) -> Description:
     """What an exported file says of itself."""
-    from ringflow.export.runtime import extra
+    from ringflow.launch.frameworks import framework
 
-    onnx = extra("onnx")
+    onnx = framework("onnx", "onnx")
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's own, and whatever a broken file makes onnx raise

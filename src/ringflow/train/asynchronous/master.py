@@ -19,7 +19,7 @@ from ringflow.train.asynchronous.messages import Answer, Post, Report, row_for
 from ringflow.train.keeper import Keeper
 from ringflow.train.monitor import Monitor, Silence
 from ringflow.train.settings import TrainSettings
-from ringflow.train.signals import Wish
+from ringflow.train.signals import Wish, stopped
 from ringflow.train.snapshot import snapshot
 from ringflow.train.step import Record, TrainingStep
 
@@ -155,10 +155,7 @@ class Master:
     def _stopped(self) -> StoppedError | None:
         if self._keeper.finished:
             return None
-        return StoppedError(
-            f"stopped by {self._wish.signal_name} after {self._state.events} events, and all is saved; "
-            "the same command goes on from there"
-        )
+        return stopped(self._wish.signal_name or "a signal", self._state.events)
 
 
 def worker_prefix(rank: int) -> str:
