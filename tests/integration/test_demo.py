@@ -36,6 +36,9 @@ def test_a_small_demo_makes_checked_datasets_and_a_report(
     )
     assert (tmp_path / "demo" / "report" / "index.html").stat().st_size > 100_000
     assert "made: demo/report/index.html" in done.stderr
+    page = (tmp_path / result["events"]).read_text()
+    assert page.count("data-scene=") == 5
+    assert done.stderr.endswith("made: demo/events/index.html\nnext: ringflow display demo/zh\n")
 
 
 @pytest.mark.heavy

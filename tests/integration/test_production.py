@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,3 +66,26 @@ def test_without_hits(tmp_path: Path) -> None:
     out = run(tmp_path / "d", "production.events=5", "production.keep_hits=false")
     assert [row for row in check(out) if not row["ok"]] == []
     assert tuple(Dataset(out).columns) == ("track", "cluster", "particle", "target", "cluster_link")
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(one_worker: Path, tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "ringflow.cli",
+        "simulate",
+        *SMALL,
+        "production.events=15",
+        "--out",
+        str(tmp_path / "d"),
+    ]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list(tmp_path.rglob("*.parquet")):
+        assert process.poll() is None, "the production ended before it could be interrupted"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "ringflow: error: interrupted; the same command goes on where it stopped"
+    assert subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    assert contents(tmp_path / "d") == contents(one_worker)

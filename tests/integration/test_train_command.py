@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,17 +79,30 @@ def members(group: int) -> list[int]:
     return found
 
 
+def interrupt(run: Path, process: subprocess.Popen[str]) -> None:
+    """Type Ctrl-C when there is a checkpoint; it says that it goes on, and does not look like an error of ours."""
+    wait_for_checkpoint(run, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.fullmatch(
+        r"ringflow: error: stopped by SIGINT after \d+ events, and all is saved; the same command goes on from there",
+        said.splitlines()[-1],
+    )
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_ends_a_training_with_a_checkpoint(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "length.events=100000")
+    interrupt(tmp_path / "run", process)
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.heavy
 def test_an_interrupted_training_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     run = tmp_path / "cut"
     process = start(run)
-    wait_for_checkpoint(run, process)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said.splitlines()[-1] == "ringflow: error: interrupted"
-    assert "Traceback" not in said
+    interrupt(run, process)
     assert_all_gone(process.pid)
 
     process = start(run)
