@@ -8,6 +8,7 @@ answered. A command that names a cluster elsewhere is only taken apart: its opti
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import shlex
@@ -26,8 +27,6 @@ from typing import Any, NamedTuple
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
-
-import itertools
 
 from ringflow.cli import app, main
 
@@ -175,6 +174,8 @@ class Workspace:
             if named and name not in made and not (self._folder / name).exists():
                 if not (self._kept / name).exists():
                     self._make(name, make)
+                if self._folder == self._kept:
+                    continue
                 (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
                 copy = shutil.copytree if (self._kept / name).is_dir() else shutil.copy
                 copy(self._kept / name, self._folder / name)
