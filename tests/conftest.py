@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import settings
 
 # Tests run side by side: more threads per process than cores would only make them wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Processes that tests start find what tests share, too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # No test measures time, and the same commit tests the same examples.
 settings.register_profile("ringflow", deadline=None, derandomize=True)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "distributed"))
-
-from executor_contract import Bench, ExecutorContract, TwoProcessesContract
-from tiny_training import make_dataset
-
+from fixtures.executor_contract import Bench, ExecutorContract, TwoProcessesContract
+from fixtures.tiny_training import make_dataset
 from ringflow.tune.executor import Executor
 from ringflow.tune.executors.local import LocalExecutor
 

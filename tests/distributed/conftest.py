@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
 
 EVENTS = 120
 SECONDS_TO_START = 90.0
@@ -43,8 +40,7 @@ def poll(what: str, ready: Callable[[], Any]) -> Any:
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Events in twelve shards; those that 7 divides have nothing in them."""
-    from fake_events import fake_block, fake_event
-
+    from fixtures.fake_events import fake_block, fake_event
     from ringflow.data.outside import write_dataset
     from ringflow.data.read import to_awkward
     from ringflow.event.block import Collection, EventBlock, concatenate

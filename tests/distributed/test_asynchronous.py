@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parent))
-
-from tiny_training import (
+from fixtures import FOLDER
+from fixtures.tiny_training import (
     SECONDS,
     TINY,
     assert_same_training,
@@ -32,7 +31,6 @@ from tiny_training import (
     trainings_below,
     wait_for,
 )
-
 from ringflow.base.errors import FailureError
 from ringflow.launch.mpi import mpiexec
 from ringflow.models.file import load_model
@@ -67,7 +65,7 @@ def trained(folder: Path, processes: int, dataset: Path, runs: dict[str, list[tu
         for name, trainings in runs.items()
         for words in trainings
     ]
-    script = Path(__file__).with_name("several_commands.py")
+    script = FOLDER / "several_commands.py"
     command = [mpiexec(), "-n", str(processes), sys.executable, str(script), json.dumps(commands)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, env=environment, check=False)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,9 +15,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from tiny_training import (
+from fixtures.tiny_training import (
     LONGER,
     SECONDS,
     TINY,
@@ -32,7 +29,6 @@ from tiny_training import (
     trainings_below,
     wait_for,
 )
-
 from ringflow.launch.environment import QUIET, free_port
 
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from paced_rank import Until
-from tiny_training import TINY, assert_same_training, make_dataset, shown
-
+from fixtures import FOLDER
+from fixtures.paced_rank import Until
+from fixtures.tiny_training import TINY, assert_same_training, make_dataset, shown
 from ringflow.recipes.train import train
 from ringflow.train.checkpoint import Checkpoints
 from ringflow.train.settings import TrainSettings
@@ -46,7 +44,7 @@ def test_two_processes_go_on_with_what_one_began(tmp_path: Path):
     grown = train(TrainSettings.resolve(None, two), alone, pace=second)
     assert grown["events"] >= 400
 
-    script, told = Path(__file__).with_name("paced_rank.py"), tmp_path / "told.json"
+    script, told = FOLDER / "paced_rank.py", tmp_path / "told.json"
     words: list[Any] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
     command = [sys.executable, *words, run, told, "400", *two]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180, check=False)

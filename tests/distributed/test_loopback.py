@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,11 +11,8 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from process_tree import Listening, descendants, listening
-from tiny_training import SECONDS, TINY, make_dataset, ringflow, running, wait_for
-
+from fixtures.process_tree import Listening, descendants, listening
+from fixtures.tiny_training import SECONDS, TINY, make_dataset, ringflow, running, wait_for
 from ringflow.base.errors import FailureError
 from ringflow.launch.mpi import mpiexec
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from process_tree import descendants
-from tiny_training import (
+from fixtures.process_tree import descendants
+from fixtures.tiny_training import (
     LONGER,
     TINY,
     assert_same_training,
@@ -26,7 +23,6 @@ from tiny_training import (
     trainings_below,
     wait_for,
 )
-
 from ringflow.base.errors import FailureError
 from ringflow.launch.mpi import mpiexec
 

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parent))
-
-from slow_rank import DELAY
-from tiny_training import make_dataset, ringflow, running, spoken, wait_for
-
+from fixtures import FOLDER
+from fixtures.slow_rank import DELAY
+from fixtures.tiny_training import make_dataset, ringflow, running, spoken, wait_for
 from ringflow.base.errors import UsageError
 from ringflow.models.file import load_model
 from ringflow.recipes.profiling import require_measurable
@@ -71,7 +69,7 @@ def measured(folder: Path, dataset: Path, wanted: dict[str, list[str]]) -> Path:
         ["train", f"data={dataset}", *SMALL, "profile=true", *more, "--out", str(folder / name)]
         for name, more in wanted.items()
     ]
-    script = Path(__file__).with_name("slow_rank.py")
+    script = FOLDER / "slow_rank.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*torchrun, script, json.dumps(commands)],

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +14,8 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from process_tree import descendants
-from tiny_training import (
+from fixtures.process_tree import descendants
+from fixtures.tiny_training import (
     LONGER,
     TINY,
     assert_same_training,

@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-import slurm_daemons
-from process_tree import Listening, descendants, listening
-from tiny_training import (
+from fixtures import slurm_daemons
+from fixtures.process_tree import Listening, descendants, listening
+from fixtures.tiny_training import (
     LONGER,
     TINY,
     assert_same_training,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from process_tree import descendants
-
+from fixtures.process_tree import descendants
 from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import write_fake_dataset
-from process_tree import descendants
-from tiny_training import assert_same_weights
-
+from fixtures.fake_events import write_fake_dataset
+from fixtures.process_tree import descendants
+from fixtures.tiny_training import assert_same_weights
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset

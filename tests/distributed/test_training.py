@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import write_fake_dataset
-from process_tree import descendants
-from tiny_training import assert_same_weights
-
+from fixtures import FOLDER
+from fixtures.fake_events import write_fake_dataset
+from fixtures.process_tree import descendants
+from fixtures.tiny_training import assert_same_weights
 from ringflow.base.errors import UsageError
 from ringflow.models.file import load_model
 from ringflow.recipes.train import train
@@ -100,7 +97,7 @@ def together(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         for name, (more, strategy) in runs.items()
     ]
-    script = Path(__file__).with_name("several_commands.py")
+    script = FOLDER / "several_commands.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*torchrun, script, json.dumps(commands)], capture_output=True, text=True, timeout=240, check=False

@@ -13,13 +13,9 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "contract"))
-
-from executor_contract import ENDLESS, Bench, ExecutorContract, TwoProcessesContract
-from process_tree import descendants
-from tiny_training import checkpoints, make_dataset, wait_for
-
+from fixtures.executor_contract import ENDLESS, Bench, ExecutorContract, TwoProcessesContract
+from fixtures.process_tree import descendants
+from fixtures.tiny_training import checkpoints, make_dataset, wait_for
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.tune.executor import Begun, Ended, Executor
 from ringflow.tune.executors.ray import RayExecutor
@@ -89,10 +85,8 @@ class TestRayExecutor(ExecutorContract):
     ) -> None:
         """In a process of its own: this one has a connection already."""
         code = f"""
-import sys
-sys.path += [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1] / "contract")!r}]
 from pathlib import Path
-from executor_contract import Bench
+from fixtures.executor_contract import Bench
 from ringflow.tune.executors.ray import RayExecutor
 executor = RayExecutor(None, 2, on_gpus=False)
 try:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "contract"))
-
-import slurm_daemons
-from executor_contract import ENDLESS, UNSAVED, Bench, ExecutorContract, TwoProcessesContract
-from tiny_training import checkpoints, make_dataset
-
+from fixtures import slurm_daemons
+from fixtures.executor_contract import ENDLESS, UNSAVED, Bench, ExecutorContract, TwoProcessesContract
+from fixtures.tiny_training import checkpoints, make_dataset
 from ringflow.base.errors import FailureError
 from ringflow.launch.slurm import Job
 from ringflow.tune.executor import Begun, Ended, Executor, Order

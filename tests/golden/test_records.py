@@ -27,7 +27,14 @@ STORED = Path(__file__).with_name("records.json")
 SCHEDULERS = ("none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle")
 #: Some twenty steps of 640 elements.
 TRAINING = (
-    *("model.width=16", "model.layers=2", "model.heads=2", "model.hidden=16", "source.lanes=2", "source.chunk_events=20"),
+    *(
+        "model.width=16",
+        "model.layers=2",
+        "model.heads=2",
+        "model.hidden=16",
+        "source.lanes=2",
+        "source.chunk_events=20",
+    ),
     *("length.events=120", "length.validate_every=60", "length.validation_events=4", "compute.device=cpu"),
     *("compute.batch_elements=640", "length.checkpoint_seconds=1e9"),
 )
@@ -177,7 +184,9 @@ def test_weights_of_two_processes(two: str, stored: dict[str, Any]) -> None:
     assert two == stored["weights"]["two"]
 
 
-def test_weights_of_a_resumed_training(dataset: tuple[Path, list[str]], alone: tuple[Path, str], tmp_path: Path) -> None:
+def test_weights_of_a_resumed_training(
+    dataset: tuple[Path, list[str]], alone: tuple[Path, str], tmp_path: Path
+) -> None:
     assert interrupted(dataset[0], tmp_path / "run") == alone[1]
 
 

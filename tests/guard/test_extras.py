@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
-
-from fake_events import write_fake_dataset
+from fixtures.fake_events import write_fake_dataset
 
 SPACE = """
 ["optimizer.rate"]

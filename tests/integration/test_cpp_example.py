@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "examples" / "cpp"))
-
 from write_flat import write_event, write_header
 
 from ringflow.data.read import Dataset

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,8 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from chromium import CHROMIUM, NO_WEBGL, PATIENCE, SOFTWARE_WEBGL, Chromium
-from display_server import served
-
+from fixtures.chromium import CHROMIUM, NO_WEBGL, PATIENCE, SOFTWARE_WEBGL, Chromium
+from fixtures.display_server import served
 from ringflow.display.ranking import Errors
 from ringflow.display.source import EventSource, open_source
 from ringflow.display.static import write_static

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from chromium import CHROMIUM, NO_WEBGL, SOFTWARE_WEBGL, Chromium
-from display_server import served
-
+from fixtures.chromium import CHROMIUM, NO_WEBGL, SOFTWARE_WEBGL, Chromium
+from fixtures.display_server import served
 from ringflow.base.provenance import describe_input
 from ringflow.display.source import open_source
 from ringflow.infer.shipped import MODEL

@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
-
 from ringflow.cli import app, main
 
 ROOT = Path(__file__).parents[2]
@@ -195,7 +193,7 @@ class Workspace:
 
 
 def _events_root(path: Path) -> None:
-    from edm4hep_files import Content, write_frame
+    from fixtures.edm4hep_files import Content, write_frame
 
     write_frame(path, Content())
 

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
-
-from fake_events import contents, same
-
+from fixtures.fake_events import contents, same
 from ringflow.data.check import check
 from ringflow.data.read import Dataset
 from ringflow.event.block import concatenate

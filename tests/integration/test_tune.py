@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,11 +16,8 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "distributed"))
-
-from process_tree import descendants
-from tiny_training import TINY, command_line, make_dataset
-
+from fixtures.process_tree import descendants
+from fixtures.tiny_training import TINY, command_line, make_dataset
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import TrialRecord

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -12,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "data"))
-
-from fake_events import FakeBlocks, fake_block, fake_request, same
-
+from fixtures.fake_events import FakeBlocks, fake_block, fake_request, same
 from ringflow.data.manifest import make_manifest, write_manifest
 from ringflow.data.outside import write_dataset
 from ringflow.data.packed import Array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import write_fake_dataset
-
+from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import UsageError
 from ringflow.bench import infer as timing
 from ringflow.export.onnx import describe

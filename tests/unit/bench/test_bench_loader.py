@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import contents, write_fake_dataset
-
+from fixtures.fake_events import contents, write_fake_dataset
 from ringflow.base.errors import DatasetError, SettingsError
 from ringflow.bench import loader as timing
 from ringflow.data import chunks, stored

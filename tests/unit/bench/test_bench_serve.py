@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block
-
+from fixtures.fake_events import fake_block
 from ringflow.bench import load, serve
 from ringflow.export.onnx import describe
 from ringflow.export.runtime import event_values

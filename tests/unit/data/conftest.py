@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import write_fake_dataset
+from fixtures.fake_events import write_fake_dataset
 
 
 @pytest.fixture

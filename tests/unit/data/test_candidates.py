@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_events import write_fake_dataset
 
+from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.data.candidates import CandidateFile, read_candidates, write_candidates
 from ringflow.data.read import Dataset

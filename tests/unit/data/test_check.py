@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import fake_block, replaced
-
+from fixtures.fake_events import fake_block, replaced
 from ringflow.base.errors import DatasetError
 from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.check import check

@@ -8,8 +8,8 @@ from typing import Any
 import awkward as ak
 import pytest
 import torch
-from fake_events import write_fake_dataset
 
+from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.data.chunks import DatasetChunks, describe
 from ringflow.data.outside import write_dataset

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parent))
-
-from edm4hep_files import FIELD, WRITERS, Content, Lists, add_table, references, write_frame, write_rntuple
-
+from fixtures.edm4hep_files import FIELD, WRITERS, Content, Lists, add_table, references, write_frame, write_rntuple
 from ringflow.base.errors import InputFileError, SettingsError, UsageError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile, open_edm4hep, profile_names
 from ringflow.data.edm4hep_layout import PodioFile, collection_id

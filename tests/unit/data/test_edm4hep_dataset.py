@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from edm4hep_files import Content, write_frame
-
+from fixtures.edm4hep_files import Content, write_frame
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
 from ringflow.data import edm4hep_dataset
 from ringflow.data.check import check

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import uproot
 
-sys.path.append(str(Path(__file__).parent))
-
-from edm4hep_files import Content, write_frame
-
+from fixtures.edm4hep_files import Content, write_frame
 from ringflow.data.edm4hep import load_profile
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "edm4hep.md").read_text(encoding="utf-8")

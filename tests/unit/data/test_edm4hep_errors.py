@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import uproot
 
-sys.path.append(str(Path(__file__).parent))
-
-from edm4hep_files import WRITERS, Content, write_frame
-
+from fixtures.edm4hep_files import WRITERS, Content, write_frame
 from ringflow.base.errors import InputFileError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
 from ringflow.data.edm4hep_layout import collection_id

@@ -3,7 +3,6 @@ and in theirs where they are at hand, which makes a test a heavy one."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import awkward as ak
@@ -11,10 +10,7 @@ import numpy as np
 import pytest
 import uproot
 
-sys.path.append(str(Path(__file__).parent))
-
-from edm4hep_files import WRITERS, Content, DelphesContent, real_file, write_frame
-
+from fixtures.edm4hep_files import WRITERS, Content, DelphesContent, real_file, write_frame
 from ringflow.data.edm4hep import Edm4hepFile, Profile, load_profile, open_edm4hep
 from ringflow.data.edm4hep_layout import PodioFile, collection_id
 from ringflow.event.block import EventBlock, concatenate

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from edm4hep_files import Content, references, write_frame
-
+from fixtures.edm4hep_files import Content, references, write_frame
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import CHARGED_HADRON, MUON, NONE, PHOTON

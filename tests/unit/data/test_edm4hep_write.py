@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import uproot
 
-sys.path.append(str(Path(__file__).parent))
-
-from edm4hep_files import Content, write_rntuple
-from fake_events import fake_block
-
+from fixtures.edm4hep_files import Content, write_rntuple
+from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
 from ringflow.data.edm4hep_layout import collection_id

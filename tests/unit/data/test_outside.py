@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import fake_block, write_fake_dataset
-
+from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.data.check import check
 from ringflow.data.outside import write_dataset

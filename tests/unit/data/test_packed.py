@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import FakeBlocks, fake_block, fake_request, write_fake_dataset
-
+from fixtures.fake_events import FakeBlocks, fake_block, fake_request, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.read import Dataset
 from ringflow.recipes.production import produce

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import fake_block, same
-
+from fixtures.fake_events import fake_block, same
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.data.read import Dataset, _numbers
 from ringflow.event.block import concatenate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import awkward as ak
@@ -12,10 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from fake_events import fake_block
-
+from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError
 from ringflow.data.manifest import Shard
 from ringflow.data.write import ShardWriter, columns_in, columns_of, file_hash

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from hand_made import momenta_of
-
+from fixtures.hand_made import momenta_of
 from ringflow.evaluate.jets import find_jets, force_jets
 
 PAIR = [(10.0, 0.0, 0.0, 1), (5.0, 0.1, 0.1, 3), (20.0, 0.0, 3.0, 2), (2.0, 0.0, 1.5, 3)]
@@ -52,7 +48,7 @@ def test_forced_jets_hold_everything_and_need_enough_particles() -> None:
 
 def test_stdout_stays_empty() -> None:
     code = (
-        f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from hand_made import momenta_of;"
+        "from fixtures.hand_made import momenta_of;"
         "from ringflow.evaluate.jets import find_jets; find_jets(momenta_of([[(10.0, 0.0, 0.0, 1)]]))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == ""

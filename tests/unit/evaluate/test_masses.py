@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from hand_made import momenta_of
-
+from fixtures.hand_made import momenta_of
 from ringflow.evaluate.bootstrap import Entries
 from ringflow.evaluate.candidates import Floats, Momenta
 from ringflow.evaluate.energy import in_barrel, jet_energy_resolution, thrust_axis

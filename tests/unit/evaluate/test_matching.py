@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).parent))
-
-from hand_made import Particle, momenta_of
-
+from fixtures.hand_made import Particle, momenta_of
 from ringflow.evaluate.candidates import Momenta
 from ringflow.evaluate.matching import Pairs, match_jets, match_particles
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from hand_made import Particle, momenta_of
-
+from fixtures.hand_made import Particle, momenta_of
 from ringflow.base.errors import FailureError
 from ringflow.evaluate.candidates import Momenta, checked
 from ringflow.evaluate.energy import in_barrel

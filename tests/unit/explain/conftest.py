@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "data"))
 
 
 @pytest.fixture(scope="session")
 def listening(small_model: Callable[..., Any]) -> Callable[..., Any]:
     """A network with scaled features whose layers of talk are not small beside the rest."""
     import torch
-    from fake_events import fake_block
 
+    from fixtures.fake_events import fake_block
     from ringflow.elements.build import from_block
 
     def make(backbone: str = "attention", calorimeter: str = "cluster") -> Any:
@@ -38,8 +34,8 @@ def events() -> Callable[..., list[Any]]:
     from dataclasses import replace
 
     import torch
-    from fake_events import fake_block
 
+    from fixtures.fake_events import fake_block
     from ringflow.elements.build import from_block
 
     def make(count: int, calorimeter: str = "cluster", first: int = 0, merged: int = 1) -> list[Any]:

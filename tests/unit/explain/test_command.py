@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_events import write_fake_dataset
 
+from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.explain.classes import DISTANCES, Averages, some_of_every_class
 from ringflow.explain.commands import How, explain_command

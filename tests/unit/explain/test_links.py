@@ -55,8 +55,7 @@ def trained_graph(listening: Callable[..., Any], elements: Any) -> Model:
 def test_edges_are_the_weights_that_the_network_uses(
     listening: Callable[..., Any], events: Callable[..., list[Any]]
 ) -> None:
-    from fake_events import fake_block
-
+    from fixtures.fake_events import fake_block
     from ringflow.elements.build import from_block
 
     model = trained_graph(listening, from_block(fake_block(0, 20), with_targets=True))

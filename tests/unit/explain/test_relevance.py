@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_events import fake_block
 
+from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.elements.features import feature_groups, feature_names
 from ringflow.explain.gradients import EventNetwork

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block
-
+from fixtures.fake_events import fake_block
 from ringflow import __version__
 from ringflow.elements.features import FEATURES
 from ringflow.event.block import Collection, EventBlock, concatenate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block
-
+from fixtures.fake_events import fake_block
 from ringflow.base.errors import DatasetError
 from ringflow.event.block import Collection, EventBlock
 from ringflow.export.check import compare

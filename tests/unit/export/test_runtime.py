@@ -8,28 +8,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block
-
+from fixtures.fake_events import fake_block
+from fixtures.foreign_onnx import foreign_file
 from ringflow.base.errors import DatasetError, FailureError, InputFileError
 from ringflow.elements.build import from_block
 from ringflow.event.block import Collection, EventBlock
 from ringflow.export.description import Description
 from ringflow.export.onnx import require_onnx
 from ringflow.export.runtime import EventRuntime
-
-
-def foreign_file(path: Path, properties: dict[str, str]) -> Path:
-    """A valid ONNX file of somebody else, with some properties."""
-    from onnx import TensorProto, helper, save
-
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "other", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    helper.set_model_props(model, properties)
-    save(model, path)
-    return path
 
 
 def test_no_file(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block, same
-
+from fixtures.fake_events import fake_block, same
 from ringflow.base.errors import DatasetError
 from ringflow.data.write import columns_of
 from ringflow.event.block import EventBlock

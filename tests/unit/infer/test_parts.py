@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block, same
-
+from fixtures.fake_events import fake_block, same
 from ringflow.base.errors import UsageError
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.infer import engine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,10 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block, write_fake_dataset
-
+from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.data.candidates import CandidateFile
 from ringflow.event.block import EventBlock

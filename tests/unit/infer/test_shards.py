@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import same, write_fake_dataset
-
+from fixtures.fake_events import same, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.read import Dataset
 from ringflow.infer import carried, engine

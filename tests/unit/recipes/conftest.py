@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "data"))
 
 SMALL = (
     "detector=fake",
@@ -26,8 +23,7 @@ SMALL = (
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `data`, `run`, `gun` (a simulated dataset), `out.parquet` and `out.root`; nobody changes anything in it."""
-    from fake_events import write_fake_dataset
-
+    from fixtures.fake_events import write_fake_dataset
     from ringflow.recipes.reconstruct import reconstruct
     from ringflow.recipes.simulate import simulate
     from ringflow.recipes.train import train

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-sys.path.append(str(Path(__file__).parents[1] / "export"))
-
-from edm4hep_files import Content, write_frame
-from fake_events import FakeBlocks, fake_request, write_fake_dataset
-from test_runtime import foreign_file
-
+from fixtures.edm4hep_files import Content, write_frame
+from fixtures.fake_events import FakeBlocks, fake_request, write_fake_dataset
+from fixtures.foreign_onnx import foreign_file
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
 from ringflow.data.read import Dataset

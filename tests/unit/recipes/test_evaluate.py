@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import write_fake_dataset
-
+from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.candidates import write_candidates
 from ringflow.data.outside import write_dataset

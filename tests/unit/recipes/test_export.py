@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import write_fake_dataset
-
+from fixtures.fake_events import write_fake_dataset
 from ringflow.export import check
 from ringflow.export.onnx import describe
 from ringflow.export.runtime import EventRuntime

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import contents, write_fake_dataset
-
+from fixtures.fake_events import contents, write_fake_dataset
 from ringflow.base.errors import SettingsError, UsageError
 from ringflow.recipes.runs import settings_of
 from ringflow.recipes.train import _in_lanes, train

@@ -14,10 +14,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import FakeBlocks, contents, fake_block, fake_request, same, write_fake_dataset
-
+from fixtures.fake_events import FakeBlocks, contents, fake_block, fake_request, same, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.check import check
 from ringflow.data.read import Dataset
@@ -25,16 +22,14 @@ from ringflow.event.block import concatenate
 from ringflow.recipes.production import produce
 from ringflow.recipes.workers import Plan
 
-FAKES = Path(__file__).parents[1] / "data"
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.append(sys.argv[2])
-from fake_events import FakeBlocks, fake_request
+from fixtures.fake_events import FakeBlocks, fake_request
 from ringflow.recipes.production import produce
 if __name__ == "__main__":
-    source = FakeBlocks(4, pause=float(sys.argv[4]), quick_blocks=(0, 2))  # the first of each of two shards
-    produce(Path(sys.argv[1]), fake_request(25), source, workers=int(sys.argv[3]))
+    source = FakeBlocks(4, pause=float(sys.argv[3]), quick_blocks=(0, 2))  # the first of each of two shards
+    produce(Path(sys.argv[1]), fake_request(25), source, workers=int(sys.argv[2]))
 """
 
 
@@ -46,7 +41,7 @@ def uninterrupted(tmp_path: Path) -> dict[str, bytes]:
 def start(script: Path, out: Path, workers: int, pause: float = 0.05) -> subprocess.Popen[str]:
     """A production of fake events in a process group of its own, `pause` seconds per block."""
     script.write_text(SCRIPT)
-    words = [sys.executable, str(script), str(out), str(FAKES), str(workers), str(pause)]
+    words = [sys.executable, str(script), str(out), str(workers), str(pause)]
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import write_fake_dataset
-
+from fixtures.fake_events import write_fake_dataset
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings

@@ -12,11 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from edm4hep_files import Content, write_frame
-from fake_events import fake_block, write_fake_dataset
-
+from fixtures.edm4hep_files import Content, write_frame
+from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
 from ringflow.data.candidates import CandidateFile, read_candidates
 from ringflow.data.edm4hep import Edm4hepFile, load_profile

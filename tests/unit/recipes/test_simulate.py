@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block
-
+from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError, InputFileError, RingflowError, UsageError
 from ringflow.recipes import simulate as recipe
 from ringflow.recipes.simulate import block_seed, simulate

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,7 @@ from typing import Any
 import awkward as ak
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import contents, write_fake_dataset
-
+from fixtures.fake_events import contents, write_fake_dataset
 from ringflow.base.config import Settings, preset_names
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset

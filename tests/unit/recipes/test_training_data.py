@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import write_fake_dataset
-
+from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.data.stored import to_tensors
 from ringflow.elements.batch import ElementBatch

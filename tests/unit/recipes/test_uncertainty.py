@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block, write_fake_dataset
-
+from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import UsageError
 from ringflow.data.candidates import CandidateFile, read_candidates, write_candidates
 from ringflow.data.read import Dataset

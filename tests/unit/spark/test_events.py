@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block, replaced
-
+from fixtures.fake_events import fake_block, replaced
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.data.check import check
 from ringflow.data.chunks import require_learnable, training_columns

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import fake_block, write_fake_dataset
-
+from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.data.outside import write_dataset
 from ringflow.elements.build import from_block

@@ -15,10 +15,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore
 
-sys.path.append(str(Path(__file__).parents[2] / "distributed"))
-
-from process_tree import descendants
-
+from fixtures.process_tree import descendants
 from ringflow.base.errors import FailureError, RingflowError, UsageError
 from ringflow.launch import spark
 from ringflow.launch.spark_rank import Ended, outcome

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import write_fake_dataset
-
+from fixtures.fake_events import write_fake_dataset
 from ringflow.data.chunks import DatasetChunks, Lane
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, join

@@ -8,19 +8,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from fixtures import FOLDER
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch.environment import free_port
 from ringflow.train.parallel.places import Places
 from ringflow.train.team import ALONE, joined
 
 CPU = torch.device("cpu")
-SCRIPT = Path(__file__).with_name("two_of_a_team.py")
+SCRIPT = FOLDER / "two_of_a_team.py"
 WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_study import make_study
 
+from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.output import print_json
 from ringflow.tune.bench import figures as bench

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from synthetic_study import make_study
-
+from fixtures.synthetic_study import make_study
 from ringflow.base.config import to_toml
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.train.settings import TrainSettings

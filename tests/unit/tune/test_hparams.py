@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-sys.path.append(str(Path(__file__).parent))
-
-from synthetic_study import make_study
-
+from fixtures.synthetic_study import make_study
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.hparams import write_hparams
 from ringflow.tune.log import StudyLog

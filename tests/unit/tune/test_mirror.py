@@ -11,9 +11,9 @@ from typing import Any
 
 import optuna
 import pytest
-from spoiled_study import make_spoiled_study
-from synthetic_study import make_study
 
+from fixtures.spoiled_study import make_spoiled_study
+from fixtures.synthetic_study import make_study
 from ringflow.base.errors import FailureError
 from ringflow.tune import mirror as module
 from ringflow.tune.folder import StudyFolder

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-
-from fake_events import write_fake_dataset
-
+from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import FailureError, InputFileError, StoppedError, UsageError
 from ringflow.recipes import train as recipe
 from ringflow.train.settings import TrainSettings

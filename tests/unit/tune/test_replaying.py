@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_study import make_study
 
+from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder

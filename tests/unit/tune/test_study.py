@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
 
 import ringflow.tune.run as run_module
+from fixtures.made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.contract import Decision

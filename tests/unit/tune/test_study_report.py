@@ -20,10 +20,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from synthetic_study import make_study
-
+from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.parameter import Choice

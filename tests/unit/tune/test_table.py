@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-import sys
 from itertools import count
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-sys.path.append(str(Path(__file__).parent))
-
-from synthetic_study import make_study
-
+from fixtures.synthetic_study import make_study
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.log import read_rows
 from ringflow.tune.record import Row, StudyRecord

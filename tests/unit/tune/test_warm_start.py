@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
-from spoiled_study import make_spoiled_study
-from synthetic_study import SPACE, make_study
 
+from fixtures.spoiled_study import make_spoiled_study
+from fixtures.synthetic_study import SPACE, make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.scalar import scalarised

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "data")]
-
-from fake_events import fake_block
-from serving import (
+from fixtures.fake_events import fake_block
+from fixtures.serving import (
     PATIENCE,
     Event,
     Running,
@@ -28,7 +24,6 @@ from serving import (
     status_and_json,
     until_closed,
 )
-
 from ringflow.infer.serve import server as server_module
 from ringflow.infer.serve.app import Limits
 from ringflow.infer.serve.connection import MOST_HEADERS, MOST_PIPELINED

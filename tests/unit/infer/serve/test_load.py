@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "data")]
-
-from fake_events import fake_block
-from serving import PATIENCE, Event, Running, events_of, post, request_body, running, served_by_torch, status_and_json
-
+from fixtures.fake_events import fake_block
+from fixtures.serving import (
+    PATIENCE,
+    Event,
+    Running,
+    events_of,
+    post,
+    request_body,
+    running,
+    served_by_torch,
+    status_and_json,
+)
 from ringflow.infer.serve import app
 from ringflow.infer.serve.app import Limits
 from ringflow.infer.serve.batching import BatchSettings

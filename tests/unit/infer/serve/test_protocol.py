@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 import zlib
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).parent))
-
-from serving import request_body
-
+from fixtures.serving import request_body
 from ringflow.infer.serve.protocol import RequestError, TensorSpec, decompress, parse, write
 
 INPUTS = (TensorSpec("track", "FP32", (-1, 3)), TensorSpec("cluster", "FP32", (-1, 2)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "data")]
-
-from fake_events import fake_block
-from serving import Event, events_of, same_answer, served_by_torch
-
+from fixtures.fake_events import fake_block
+from fixtures.serving import Event, events_of, same_answer, served_by_torch
 from ringflow.export.runtime import EventRuntime
 from ringflow.infer.onnx_session import OnnxSession
 from ringflow.infer.serve.protocol import RequestError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +12,8 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "data")]
-
-from fake_events import fake_block
-from serving import Event, Running, events_of, running, same_answer, served_by_torch
-
+from fixtures.fake_events import fake_block
+from fixtures.serving import Event, Running, events_of, running, same_answer, served_by_torch
 from ringflow.infer.onnx_session import OnnxSession
 from ringflow.infer.serve.batching import BatchSettings
 from ringflow.infer.serve.served import ServedModel
