@@ -15,7 +15,7 @@ from write_flat import write_event, write_header
 
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.export.runtime import EventRuntime
+from ringflow.infer.runtime import EventRuntime
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "cpp"
@@ -72,7 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small network of random weights that finds some particles."""
     import torch
 
-    from ringflow.export.onnx import write_onnx
+    from ringflow.infer.onnx import write_onnx
     from ringflow.models.file import LoadedModel
     from ringflow.models.model import Model
     from ringflow.models.settings import ModelSettings

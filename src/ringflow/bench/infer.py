@@ -51,7 +51,7 @@ def run(
         raise UsageError(f"no engine named {unknown[0]!r}; choose from {', '.join(ENGINES)}")
     path, names = model_file(model), list(engines or ENGINES)
     if set(names) != {"torch"}:
-        from ringflow.export.onnx import require_onnx
+        from ringflow.infer.onnx import require_onnx
 
         require_onnx()
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
@@ -124,8 +124,8 @@ def _simulate(folder: Path, events: int) -> Path:
 def _files(path: Path, folder: Path, dataset: Path, engines: Sequence[str]) -> dict[str, Path]:
     """The file each engine takes."""
     from ringflow.data.read import Dataset
-    from ringflow.export.onnx import write_onnx
-    from ringflow.export.quantize import write_int8
+    from ringflow.infer.onnx import write_onnx
+    from ringflow.infer.quantize import write_int8
     from ringflow.models.file import load_model
 
     files = {"torch": path, "onnx": folder / "float32.onnx", "onnx-int8": folder / "int8.onnx"}
@@ -141,14 +141,14 @@ def _files(path: Path, folder: Path, dataset: Path, engines: Sequence[str]) -> d
 def _open(engine: str, file: Path) -> tuple[Callable[[dict[str, Any]], object], dict[str, Any]]:
     """A call that reconstructs one event, and the inputs it takes."""
     if engine != "torch":
-        from ringflow.export.runtime import EventRuntime
+        from ringflow.infer.runtime import EventRuntime
 
         runtime = EventRuntime(file, _THREADS)
         return runtime.run, runtime.description.inputs
     import torch
 
-    from ringflow.export.graph import EventGraph
-    from ringflow.export.onnx import describe
+    from ringflow.infer.graph import EventGraph
+    from ringflow.infer.onnx import describe
     from ringflow.models.file import load_model
 
     torch.set_num_threads(_THREADS)
@@ -172,7 +172,7 @@ def _event(block: EventBlock, inputs: dict[str, Any], num_elements: int) -> dict
     """An event of so many elements, drawn from those of real ones in their shares of tracks and others."""
     import numpy as np
 
-    from ringflow.export.runtime import event_values
+    from ringflow.infer.runtime import event_values
 
     events = list(event_values(block, inputs))
     rng = np.random.default_rng(_SEED)

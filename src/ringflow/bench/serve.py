@@ -76,7 +76,7 @@ def _for_engine(path: Path, folder: Path, engine: str) -> Path:
     """One file for the server and for what is computed here."""
     if engine == "torch" or path.suffix == ".onnx":
         return path
-    from ringflow.export.onnx import write_onnx
+    from ringflow.infer.onnx import write_onnx
     from ringflow.models.file import load_model
 
     say("exporting the model")
@@ -86,7 +86,7 @@ def _for_engine(path: Path, folder: Path, engine: str) -> Path:
 
 def _exchanges(file: Path, engine: str) -> list[Exchange]:
     """Simulated events as requests, with the answers of a session in this process."""
-    from ringflow.export.runtime import event_values
+    from ringflow.infer.runtime import event_values
     from ringflow.recipes.serve import open_served
     from ringflow.recipes.simulate import SimulatedBlocks
     from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings

@@ -1,1 +1,1 @@
-"""Use a trained network: elements in, candidates out."""
+"""Use a trained network: elements in, candidates out; as a file of ONNX, behind HTTP, on a cluster."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ringflow.event.block import Collection, EventBlock
-from ringflow.export.runtime import EventRuntime
 from ringflow.infer.made import ROW, clusters_of_hits, collection
+from ringflow.infer.runtime import EventRuntime
 
 
 class OnnxSession:

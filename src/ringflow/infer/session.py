@@ -121,7 +121,7 @@ def as_onnx(path: Path) -> Iterator[Path]:
     if path.suffix == ".onnx":
         yield path
         return
-    from ringflow.export.onnx import require_onnx, write_onnx
+    from ringflow.infer.onnx import require_onnx, write_onnx
 
     require_onnx()
     loaded = load_model(path)

@@ -15,12 +15,12 @@ from ringflow.base.log import say
 from ringflow.base.rundir import require_suffix, write_atomic, write_errors
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.export.check import Comparison, compare
-from ringflow.export.description import Description
-from ringflow.export.onnx import describe, require_onnx, write_onnx
-from ringflow.export.quantize import write_int8
-from ringflow.export.runtime import EventRuntime
-from ringflow.export.triton import DEFAULT_NAME, require_place, write_repository
+from ringflow.infer.check import Comparison, compare
+from ringflow.infer.description import Description
+from ringflow.infer.onnx import describe, require_onnx, write_onnx
+from ringflow.infer.quantize import write_int8
+from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.triton import DEFAULT_NAME, require_place, write_repository
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.recipes.cost import cost
 from ringflow.recipes.inputs import open_input

@@ -15,7 +15,7 @@ from ringflow.recipes.models import model_file
 if TYPE_CHECKING:
     import torch
 
-    from ringflow.export.description import Description
+    from ringflow.infer.description import Description
     from ringflow.infer.made import Reconstructor
     from ringflow.infer.serve.served import ServedModel
 
@@ -101,7 +101,7 @@ def _engine(path: Path, place: torch.device) -> str:
 
 
 def _description(session: Reconstructor) -> Description:
-    from ringflow.export.onnx import describe
+    from ringflow.infer.onnx import describe
     from ringflow.infer.onnx_session import OnnxSession
     from ringflow.infer.session import Session
     from ringflow.models.file import LoadedModel

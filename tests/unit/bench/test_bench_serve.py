@@ -13,8 +13,8 @@ import pytest
 
 from fixtures.fake_events import fake_block
 from ringflow.bench import load, serve
-from ringflow.export.onnx import describe
-from ringflow.export.runtime import event_values
+from ringflow.infer.onnx import describe
+from ringflow.infer.runtime import event_values
 from ringflow.infer.serve.served import ServedModel
 from ringflow.infer.session import Session
 from ringflow.models.file import save_model

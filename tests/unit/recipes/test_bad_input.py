@@ -18,7 +18,7 @@ from ringflow.data.candidates import CandidateFile
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.export.onnx import describe
+from ringflow.infer.onnx import describe
 from ringflow.models.file import save_model
 from ringflow.recipes import export
 from ringflow.recipes.production import produce

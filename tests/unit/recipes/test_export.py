@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from fixtures.fake_events import write_fake_dataset
-from ringflow.export import check
-from ringflow.export.onnx import describe
-from ringflow.export.runtime import EventRuntime
-from ringflow.infer import shipped
+from ringflow.infer import check, shipped
+from ringflow.infer.onnx import describe
+from ringflow.infer.runtime import EventRuntime
 from ringflow.models.file import save_model
 from ringflow.recipes import export as recipe
 

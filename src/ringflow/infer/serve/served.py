@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.event.block import Collection, EventBlock
-from ringflow.export.description import Description, InputColumn
+from ringflow.infer.description import Description, InputColumn
 from ringflow.infer.made import Reconstructor
 from ringflow.infer.serve.protocol import VERSION, RequestError, TensorSpec, Values
 

@@ -12,9 +12,9 @@ import pytest
 from fixtures.fake_events import fake_block
 from ringflow.base.errors import DatasetError
 from ringflow.event.block import Collection, EventBlock
-from ringflow.export.check import compare
-from ringflow.export.quantize import write_int8
-from ringflow.export.runtime import EventRuntime
+from ringflow.infer.check import compare
+from ringflow.infer.quantize import write_int8
+from ringflow.infer.runtime import EventRuntime
 
 
 def test_dense_layers_in_int8(small_model: Callable[..., Any], small_onnx: Callable[..., Path], tmp_path: Path):

@@ -13,9 +13,9 @@ from fixtures.foreign_onnx import foreign_file
 from ringflow.base.errors import DatasetError, FailureError, InputFileError
 from ringflow.elements.build import from_block
 from ringflow.event.block import Collection, EventBlock
-from ringflow.export.description import Description
-from ringflow.export.onnx import require_onnx
-from ringflow.export.runtime import EventRuntime
+from ringflow.infer.description import Description
+from ringflow.infer.onnx import require_onnx
+from ringflow.infer.runtime import EventRuntime
 
 
 def test_no_file(tmp_path: Path):

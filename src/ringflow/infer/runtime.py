@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.event.block import EventBlock
 from ringflow.event.finite import require_finite
-from ringflow.export.description import Description, InputColumn
+from ringflow.infer.description import Description, InputColumn
 from ringflow.launch.frameworks import framework
 
 Values = dict[str, npt.NDArray[Any]]

@@ -14,9 +14,9 @@ from typing import Any
 
 from ringflow.base.errors import DatasetError
 from ringflow.event.block import EventBlock
-from ringflow.export.description import Description
-from ringflow.export.onnx import write_proto
-from ringflow.export.runtime import EventRuntime, event_values
+from ringflow.infer.description import Description
+from ringflow.infer.onnx import write_proto
+from ringflow.infer.runtime import EventRuntime, event_values
 from ringflow.launch.frameworks import framework
 
 #: Layers by the beginning of the name of their weights.

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.export import triton
-from ringflow.export.description import Description
-from ringflow.export.runtime import EventRuntime
-from ringflow.export.triton import require_place, write_repository
+from ringflow.infer import triton
+from ringflow.infer.description import Description
+from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.triton import require_place, write_repository
 
 
 @cache

@@ -20,7 +20,7 @@ import torch
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.build import from_block
 from ringflow.event.block import EventBlock
-from ringflow.export.runtime import EventRuntime, Values
+from ringflow.infer.runtime import EventRuntime, Values
 from ringflow.models.decode import decide, possible_classes
 from ringflow.models.file import LoadedModel
 

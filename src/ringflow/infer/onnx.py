@@ -22,9 +22,9 @@ from ringflow import __version__
 from ringflow.base.rundir import write_atomic
 from ringflow.elements.features import essential_columns
 from ringflow.event.particles import PARTICLE_CLASSES
-from ringflow.export.description import Description, InputColumn
-from ringflow.export.graph import EventGraph, input_columns, output_names
-from ringflow.export.operators import TRANSLATIONS
+from ringflow.infer.description import Description, InputColumn
+from ringflow.infer.graph import EventGraph, input_columns, output_names
+from ringflow.infer.operators import TRANSLATIONS
 from ringflow.launch.frameworks import framework
 from ringflow.models.file import LoadedModel
 from ringflow.models.model import Model

@@ -30,7 +30,7 @@ from ringflow.elements.batch import KINDS
 from ringflow.elements.build import kinematics
 from ringflow.elements.features import FEATURES, features_of, needed_columns
 from ringflow.event.schema import COLLECTIONS, Column
-from ringflow.export.mixers import for_one_event
+from ringflow.infer.mixers import for_one_event
 from ringflow.models.block import Block
 from ringflow.models.decode import decide
 from ringflow.models.file import LoadedModel

@@ -1,1 +1,0 @@
-"""Networks as ONNX files that take raw detector values and return particles."""
