@@ -41,7 +41,6 @@ from ringflow.display.commands import display
 from ringflow.explain.commands import explain
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
-from ringflow.recipes.browse.commands import browse
 from ringflow.recipes.commands import evaluate, prune, train
 from ringflow.recipes.origin.commands import reproduce, trace
 from ringflow.recipes.scaling_commands import scaling_model
@@ -64,7 +63,6 @@ app = App(
 )
 for command in (
     bench,
-    browse,
     display,
     evaluate,
     explain,

@@ -87,12 +87,11 @@ def test_launch_spark(events: Path, tmp_path: Path) -> None:
     assert elsewhere(launched(events, tmp_path / "run", "spark")) == {}
 
 
-@pytest.mark.parametrize("command", ["serve", "display", "browse"])
-def test_servers(command: str, dataset: Path, weights: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["serve", "display"])
+def test_servers(command: str, dataset: Path, weights: Path) -> None:
     words = {
         "serve": ["--model", weights, "--engine", "torch", "--device", "cpu", "--port", 0],
         "display": [dataset, "--model", weights, "--no-open"],
-        "browse": [tmp_path],
     }[command]
     with running(command, *words) as process:
         seen = wait_for("a server", lambda: found(process), process)

@@ -114,7 +114,6 @@ def test_the_core_does_without_any_extra(tmp_path: Path) -> None:
         ("reconstruct", "data", "--model", "run", "-o", "out.parquet"),
         ("evaluate", "data", "--candidates", "out.parquet", "--out", "report"),
         ("display", "data", "--static", "page", "--events", "1"),
-        ("browse", ".", "--static", "runs"),
         ("trace", "run"),
     )
     code = WITHOUT.format(missing=missing, commands=commands)

@@ -23,7 +23,6 @@ COMMANDS = {
     "bench simulate",
     "bench train",
     "bench tune",
-    "browse",
     "calibrate",
     "check",
     "config",

@@ -45,7 +45,7 @@ TRAINING = {
     "model.heads": 2,
     "model.hidden": 16,
 }
-SERVERS = ("serve", "display", "browse")
+SERVERS = ("serve", "display")
 SECONDS_TO_ANSWER = 90.0
 
 

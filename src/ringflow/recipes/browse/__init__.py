@@ -1,1 +1,0 @@
-"""The runs and studies under a folder, on one page."""
