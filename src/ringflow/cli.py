@@ -36,14 +36,13 @@ from ringflow.base.options import (
 )
 from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.base.threads import wait_without_spinning
-from ringflow.bench.commands import bench
+from ringflow.bench.commands import bench, scaling_model
 from ringflow.display.commands import display
 from ringflow.explain.commands import explain
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
 from ringflow.recipes.commands import evaluate, prune, train
 from ringflow.recipes.origin.commands import reproduce, trace
-from ringflow.recipes.scaling_commands import scaling_model
 from ringflow.recipes.uncertainty_commands import uncertainty
 from ringflow.recipes.use_commands import export, reconstruct, serve
 from ringflow.spark.commands import perceptron
@@ -388,7 +387,7 @@ def _asked_for(words: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
 _SETTINGS = {
     "simulate": ("ringflow.sim.settings", "SimulateSettings"),
     "train": ("ringflow.train.settings", "TrainSettings"),
-    "scaling-model": ("ringflow.recipes.scaling_settings", "ScalingSettings"),
+    "scaling-model": ("ringflow.launch.scaling", "ScalingSettings"),
 }
 
 
@@ -402,7 +401,7 @@ def _settings_class(command: str) -> type[Settings]:
 
 def _settings(command: str, preset: str | None, overrides: Sequence[str]) -> Settings:
     if command == "scaling-model":
-        from ringflow.recipes.scaling_inputs import resolve
+        from ringflow.launch.scaling import resolve
 
         return resolve(preset or "h200", overrides)
     return _settings_class(command).resolve(preset, overrides)

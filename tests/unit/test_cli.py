@@ -13,7 +13,7 @@ import pytest
 
 from ringflow.base.config import Settings, explained
 from ringflow.base.errors import DatasetError
-from ringflow.recipes.scaling_settings import ScalingSettings
+from ringflow.launch.scaling import ScalingSettings
 from ringflow.sim.settings import SimulateSettings
 from ringflow.train.settings import TrainSettings
 

@@ -1,4 +1,4 @@
-"""The `ringflow bench` commands. Every command imports its work late."""
+"""`ringflow bench` and `ringflow scaling-model`. Every command imports its work late."""
 
 from __future__ import annotations
 
@@ -228,3 +228,47 @@ def bench_loader(
         f"loading over training: {ratio['first_epoch']:.1f} in the first epoch, {ratio['later_epochs']:.1f} in later ones"
     )
     finish(None, f"ringflow train {preset} data={dataset} --out runs/first")
+
+
+scaling_model = App(name="scaling-model")
+
+
+@scaling_model.default
+def scaling_model_command(
+    hardware: Annotated[
+        str, Parameter(help="Cluster: h200, h200_one_port, jupiter, vega, ethernet, or a TOML file.")
+    ] = "h200",
+    /,
+    *overrides: Overrides,
+    measured: Annotated[
+        tuple[Path, ...], Several, Parameter(help="Records of `ringflow bench train` or `bench scaling` to start from.")
+    ] = (),
+    devices: Annotated[
+        tuple[Count, ...], Several, Parameter(help="Numbers of devices; 1, 2, 4 ... 4,096 unless given.")
+    ] = (),
+    check: Annotated[
+        Path | None, Parameter(help="Record of `ringflow bench scaling` to compare the model with.")
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="Folder for a page with figures.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict throughput and efficiency of a data-parallel training on many devices, and where the time of a step goes.
+
+    Settings are `hardware.`, `work.` and `upkeep.`: `work.algorithm=ring work.global_batch=fixed upkeep.loading=1e6`.
+    """
+    if "=" in hardware:  # no cluster: an override comes first
+        overrides, hardware = (hardware, *overrides), "h200"
+    from ringflow.launch.scaling import predict, show
+
+    result = predict(hardware, overrides, measured=measured, devices=devices, check=check)
+    page = None
+    if out is not None:
+        from ringflow.bench.scaling_page import write_page
+
+        page = write_page(result, out)
+    if as_json:
+        print_json(result)
+    else:
+        show(result)
+    again = ("scaling-model", hardware, *overrides, "--out", "scaling")
+    finish(page, "ringflow", *(again if out is None else ("bench", "scaling", "--out", "scaling.json")))

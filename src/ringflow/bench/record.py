@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ringflow.recipes.hardware import hardware
+from ringflow.train.device import hardware
 
 __all__ = ["hardware", "write_record"]
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+from ringflow import __version__
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
+from ringflow.base.provenance import code_version, package_version
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -181,3 +185,29 @@ def undisturbed(device: torch.device, seed: int | None = None) -> Iterator[None]
 
 def _module(device: torch.device) -> Any:
     return torch.get_device_module(device)
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """The machine that a number was measured on: processor, cores, accelerator, and versions of what was timed."""
+    described: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": package_version("torch"),
+        "ringflow": __version__,
+        "code": code_version(),
+    }
+    if device != "cpu":
+        # Most kinds of accelerators can say what they are called; one that cannot is known by its kind.
+        name_of = getattr(torch.get_device_module(device), "get_device_name", None)
+        described["accelerator"] = name_of() if name_of else device
+    return described
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

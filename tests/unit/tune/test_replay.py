@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringflow.base.errors import UsageError
-from ringflow.recipes.scaling_model import Cluster, CostModel, Link, Upkeep, Work
+from ringflow.launch.scaling import Cluster, CostModel, Link, Upkeep, Work
 from ringflow.tune.replay.curves import Curve
 from ringflow.tune.replay.simulation import ReplayResult, RungRow, Segment, Setting, replay
 from ringflow.tune.schedulers import SCHEDULERS, Ladder

@@ -29,7 +29,7 @@ from typing import Any
 from ringflow.base.log import progress, say, table
 from ringflow.base.rundir import write_atomic
 from ringflow.launch.frameworks import framework
-from ringflow.recipes.hardware import hardware
+from ringflow.train.device import hardware
 from ringflow.tune.bench.driver import driver_cost
 from ringflow.tune.bench.random import compare_with_random, run_studies
 from ringflow.tune.replay.campaign import Campaign, plan_campaign

@@ -13,9 +13,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ringflow.base.errors import UsageError
-from ringflow.recipes import scaling_inputs
-from ringflow.recipes.scaling_model import CostModel
-from ringflow.recipes.scaling_settings import ScalingSettings
+from ringflow.launch import scaling
+from ringflow.launch.scaling import CostModel, ScalingSettings
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.replay.comparison import Comparison, compare
 from ringflow.tune.replay.curves import Curve, model_of
@@ -107,8 +106,8 @@ def plan_campaign(
 
     If fewer were recorded they are drawn from a model of them. Without `hours` trials take as long as those of the study did.
     """
-    settings = scaling_inputs.resolve(hardware, overrides)
-    costs = scaling_inputs.build(settings, scaling_inputs.default_measured())
+    settings = scaling.resolve(hardware, overrides)
+    costs = scaling.build(settings, scaling.default_measured())
     if not costs.throughput(1):
         raise UsageError("one node fails before it gets on; give a larger upkeep.node_lifetime_hours")
     if study is None:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 
 class Costs(Protocol):
-    """What a training costs; `recipes.scaling_model.CostModel` is one."""
+    """What a training costs; `launch.scaling.CostModel` is one."""
 
     def throughput(self, devices: int) -> float:
         """Events per second of so many devices together."""

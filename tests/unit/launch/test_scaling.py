@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import InputFileError, SettingsError, UsageError
-from ringflow.recipes import scaling_inputs as inputs
-from ringflow.recipes.scaling_model import (
+from ringflow.launch.scaling import (
     ALGORITHMS,
+    CLUSTERS,
+    DEVICES,
     Cluster,
     CostModel,
     Link,
     Upkeep,
     Work,
+    check_against,
+    default_measured,
     fit_compute,
     fit_link,
+    predict,
+    read_measured,
     slowest_of,
     sum_seconds,
 )
-from ringflow.recipes.scaling_prediction import DEVICES, predict
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 CLUSTER = Cluster(8, Link(400e9, 2e-6), Link(50e9, 5e-6))
@@ -126,7 +130,7 @@ def record(**changes: Any) -> dict[str, Any]:
     link = Link(1e9, 50e-6)
     true = CostModel(Cluster(2, link, link, contention=1.25), Work(500_000, 8e-3, 64, spread=0.03), algorithm="ring")
     sums = [{"bytes": size, "seconds": sum_seconds("ring", 2, size, true.cluster)} for size in (4096, 65536, 2_000_000)]
-    alone, together = true.step_seconds(1), true.step_seconds(2)
+    alone, together = true.step(1).total, true.step(2).total
 
     def row(engine: str, workers: int, seconds: float) -> dict[str, Any]:
         speed = {"events_per_second": workers * 64 / seconds, "seconds_per_step": seconds}
@@ -145,18 +149,18 @@ def written(folder: Path, content: object) -> Path:
 
 
 def test_the_check_finds_what_made_the_measurement(tmp_path: Path) -> None:
-    (row,) = inputs.check(written(tmp_path, record()))
+    (row,) = check_against(written(tmp_path, record()))
     assert row["error_percent"] == pytest.approx(0.0, abs=0.1)
     assert (row["bandwidth"], row["latency"], row["contention"]) == pytest.approx((1e9, 50e-6, 1.25), rel=1e-3)
     slower = record()
     slower["rows"][1]["events_per_second"] /= 1.2
-    assert inputs.check(written(tmp_path, slower))[0]["error_percent"] == pytest.approx(20.0, abs=0.2)
+    assert check_against(written(tmp_path, slower))[0]["error_percent"] == pytest.approx(20.0, abs=0.2)
 
 
 def test_a_measurement_here_is_a_start(tmp_path: Path) -> None:
-    measured = inputs.read_measured([written(tmp_path, record())])
+    measured = read_measured([written(tmp_path, record())])
     assert (measured.parameters, measured.device, measured.spread) == (500_000, "a CPU", 0.03)
-    assert measured.steps == ((64, pytest.approx(64 * 8e-3)),)
+    assert measured.steps == [(64, pytest.approx(64 * 8e-3))]
     result = predict("vega", measured=[tmp_path / "scaling.json"], devices=[1])
     # The speed of a named cluster is relative to our own measurement, not to this one.
     assert result["rows"][0]["compute"] == pytest.approx(64 * 8e-3)
@@ -176,30 +180,30 @@ def test_a_measurement_here_is_a_start(tmp_path: Path) -> None:
 )
 def test_what_is_no_record_is_told(content: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=message):
-        inputs.check(written(tmp_path, content))
+        check_against(written(tmp_path, content))
     with pytest.raises(InputFileError, match="cannot be read"):
-        inputs.check(tmp_path / "nowhere.json")
+        check_against(tmp_path / "nowhere.json")
     with pytest.raises(InputFileError, match="give one of `bench scaling`"):
-        inputs.check(RESULTS / "train_attention_128_h200.json")
+        check_against(RESULTS / "train_attention_128_h200.json")
 
 
 def test_records_of_two_networks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     paths = [written(tmp_path, record()), written(tmp_path / "a", record(parameters=7))]
     with pytest.raises(UsageError, match="give records of one network"):
-        inputs.read_measured(paths)
+        read_measured(paths)
 
 
 def test_the_measurement_of_ours_is_that_of_the_record() -> None:
-    kept = inputs.default_measured()
-    found = inputs.read_measured([RESULTS / Path(kept.source).name])
+    kept = default_measured()
+    found = read_measured([RESULTS / Path(kept.source).name])
     assert (kept.device, kept.parameters, kept.num_elements) == (found.device, found.parameters, found.num_elements)
     assert [number for step in kept.steps for number in step] == pytest.approx(
         [number for step in found.steps for number in step], rel=1e-4
     )
 
 
-@pytest.mark.parametrize("name", inputs.hardware_names())
+@pytest.mark.parametrize("name", CLUSTERS)
 @pytest.mark.parametrize("batch", ["grows", "fixed"])
 def test_a_prediction_of_every_cluster(name: str, batch: str) -> None:
     result = predict(name, [f"work.global_batch={batch}"])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.recipes.scaling_commands import scaling_model_command
-from ringflow.recipes.scaling_page import in_words, write_page
-from ringflow.recipes.scaling_prediction import predict
+from ringflow.bench.commands import scaling_model_command
+from ringflow.bench.scaling_page import in_words, write_page
+from ringflow.launch.scaling import predict
 
 CHECK = {
     "workers": 2,

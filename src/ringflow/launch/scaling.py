@@ -1,0 +1,599 @@
+"""What a training costs on many devices, and `ringflow scaling-model`, which predicts it.
+
+    model = CostModel(cluster, work, upkeep)
+    model.throughput(1024), model.efficiency(1024), model.step(1024)
+    predict("h200", ["work.algorithm=ring"])["rows"]
+
+A step computes, adds up its gradients, waits for the slowest device and for data; now and then a checkpoint is written, and a
+node fails. Data-parallel training is meant: every device has the whole network and its own events. Times are in seconds, sizes
+in bytes, rates per second. Nothing here is slow: a replay of a search asks ten thousand times.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import NormalDist, fmean
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic import Field
+
+from ringflow.base.config import Settings, override
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.log import say, table
+
+Algorithm = Literal["ring", "hierarchical", "tree", "server"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+DEVICES = tuple(2**power for power in range(13))
+
+#: Clusters by name, and under `measured` the steps of one device.
+_KNOWN: dict[str, Any] = tomllib.loads(Path(__file__).with_name("clusters.toml").read_text(encoding="utf-8"))
+_MEASURED = "measured"
+CLUSTERS: Mapping[str, Mapping[str, Any]] = {name: found for name, found in _KNOWN.items() if name != _MEASURED}
+#: What a record of a benchmark must have.
+_FIELDS = {"train": ("batch_elements", "train_events_per_second"), "scaling": ("rows", "all_reduce")}
+#: Of the time of a step, where it was not measured.
+_ASSUMED_SPREAD = 0.02
+#: The batch of so many devices is shared by all of them if it is fixed and not given.
+_SHARED_BATCHES = 64
+
+
+class HardwareSettings(Settings):
+    """Devices, nodes and the links between them."""
+
+    #: What the page calls it.
+    title: str = "a cluster"
+    #: Where these figures come from.
+    source: str = "given on the command line"
+    #: Devices that share a node.
+    devices_per_node: int = Field(default=8, ge=1)
+    #: Bytes per second in one direction, nominal, of a device in its node.
+    inside_bandwidth: float = Field(default=450e9, gt=0.0, allow_inf_nan=False)
+    #: Bytes per second in one direction, nominal, of all ports of a node together.
+    between_bandwidth: float = Field(default=400e9, gt=0.0, allow_inf_nan=False)
+    #: Seconds per message in a node.
+    inside_latency: float = Field(default=2e-6, ge=0.0, allow_inf_nan=False)
+    #: Seconds per message between nodes.
+    between_latency: float = Field(default=5e-6, ge=0.0, allow_inf_nan=False)
+    #: Share of the nominal bandwidth that is reached.
+    usable: float = Field(default=0.8, gt=0.0, le=1.0)
+    #: How much longer a device computes when all others of its node do, too.
+    contention: float = Field(default=1.0, ge=1.0, allow_inf_nan=False)
+    #: Speed of a device relative to the measured one.
+    speed: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+
+
+class WorkSettings(Settings):
+    """A step. What is not given is taken from the measurement."""
+
+    #: How gradients are added up.
+    algorithm: Algorithm = "tree"
+    #: Whether the batch of all devices grows with their number (weak scaling) or stays (strong scaling).
+    global_batch: Literal["grows", "fixed"] = "grows"
+    #: Events of a step: of every device if the global batch grows, of all of them if it is fixed.
+    events: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    #: Parameters of the network.
+    parameters: int | None = Field(default=None, ge=1)
+    #: Computing time of an event on one device.
+    seconds_per_event: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    #: Computing time of a step beside its events.
+    seconds_per_step: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
+    #: Standard deviation of the logarithm of a step's time.
+    spread: float | None = Field(default=None, ge=0.0, le=1.0)
+    #: Part of the communication that can go on while gradients are computed.
+    overlap: float = Field(default=0.8, ge=0.0, le=1.0)
+    #: Part of the computation in which gradients are computed.
+    backward: float = Field(default=0.6667, ge=0.0, le=1.0)
+    #: Bytes that travel per parameter; 4: gradients as float32.
+    bytes_per_parameter: int = Field(default=4, ge=1)
+
+
+class UpkeepSettings(Settings):
+    """Data, checkpoints and failures."""
+
+    #: Events per second that the file system gives to all devices together; none: it does not limit.
+    loading: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    #: Seconds that a checkpoint takes.
+    checkpoint_seconds: float = Field(default=2.0, ge=0.0, allow_inf_nan=False)
+    #: Seconds between checkpoints.
+    checkpoint_interval: float = Field(default=600.0, gt=0.0, allow_inf_nan=False)
+    #: Mean time between failures of a node; 419 in 54 days on 2,048 nodes (Llama 3, arXiv:2407.21783).
+    node_lifetime_hours: float = Field(default=6300.0, gt=0.0, allow_inf_nan=False)
+    #: From a failure to the next step.
+    restart_seconds: float = Field(default=120.0, ge=0.0, allow_inf_nan=False)
+
+
+class ScalingSettings(Settings):
+    """Everything that a prediction needs beside a measurement."""
+
+    hardware: HardwareSettings = HardwareSettings()
+    work: WorkSettings = WorkSettings()
+    upkeep: UpkeepSettings = UpkeepSettings()
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way between two places: what it carries in one direction, and how long the first byte takes."""
+
+    bandwidth: float
+    latency: float
+
+    def seconds(self, size: float, messages: int) -> float:
+        """To send so many bytes in so many messages one after the other."""
+        return size / self.bandwidth + messages * self.latency
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices in nodes. `inside` is the link of a device to the others of its node, `between` that of a node to the others."""
+
+    devices_per_node: int
+    inside: Link
+    between: Link
+    #: How much longer a device computes when all others of its node do, too: they may share memory.
+    contention: float = 1.0
+
+    def nodes(self, devices: int) -> int:
+        """That so many devices take."""
+        return -(-devices // self.devices_per_node)
+
+    def slowdown(self, devices: int) -> float:
+        """How much longer a device computes when so many do."""
+        busy, most = min(devices, self.devices_per_node), self.devices_per_node
+        return 1.0 + (self.contention - 1.0) * (busy - 1) / (most - 1) if most > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is computed in a step."""
+
+    parameters: int
+    seconds_per_event: float
+    #: Of a device in a step; of all devices together if the global batch is fixed.
+    events: float
+    #: What a step costs however small it is: starting kernels, moving the weights.
+    seconds_per_step: float = 0.0
+    #: The global batch stays as it is, however many devices share it (strong scaling); else it grows with them (weak).
+    fixed_global_batch: bool = False
+    #: Standard deviation of the logarithm of a step's time.
+    spread: float = 0.0
+    #: Part of the communication that can go on while gradients are computed.
+    overlap: float = 0.0
+    #: Part of the computation in which gradients are computed.
+    backward: float = 2.0 / 3.0
+    bytes_per_parameter: int = 4
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What every device has to add up with the others."""
+        return self.bytes_per_parameter * self.parameters
+
+    def events_per_device(self, devices: int) -> float:
+        """In a step."""
+        return self.events / devices if self.fixed_global_batch else self.events
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What a training needs beside its steps."""
+
+    #: Events that the file system gives to all devices together.
+    loading: float = math.inf
+    checkpoint_seconds: float = 0.0
+    checkpoint_interval: float = 600.0
+    #: Mean time between failures of one node.
+    node_lifetime: float = math.inf
+    #: From a failure to the next step, with what was lost since the last checkpoint counted apart.
+    restart_seconds: float = 0.0
+
+
+class StepTimes(NamedTuple):
+    """Where the seconds of a step go; those of checkpoints and failures are shared out evenly over all steps."""
+
+    compute: float
+    communication: float  # that is not hidden behind the computation
+    waiting: float  # for the slowest device
+    data: float
+    checkpoint: float
+    lost: float  # done again after failures, and starting again
+    hidden: float  # communication behind the computation; not part of the sum
+
+    @property
+    def total(self) -> float:
+        """Seconds of a step, all in all."""
+        return self.compute + self.communication + self.waiting + self.data + self.checkpoint + self.lost
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A training on a cluster."""
+
+    cluster: Cluster
+    work: Work
+    upkeep: Upkeep = Upkeep()
+    algorithm: Algorithm = "tree"
+    _steps: dict[int, StepTimes] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def step(self, devices: int) -> StepTimes:
+        """Where the time of a step on so many devices goes."""
+        if devices not in self._steps:
+            self._steps[devices] = self._step(devices)
+        return self._steps[devices]
+
+    def _step(self, devices: int) -> StepTimes:
+        """Checkpoints and failures cost to first order what J. W. Young says, CACM 17 (1974) 530."""
+        work, upkeep = self.work, self.upkeep
+        own = work.events_per_device(devices)
+        compute = (work.seconds_per_step + own * work.seconds_per_event) * self.cluster.slowdown(devices)
+        added_up = sum_seconds(self.algorithm, devices, work.gradient_bytes, self.cluster)
+        hidden = min(work.overlap * added_up, work.backward * compute)
+        waiting = compute * (math.exp(work.spread * slowest_of(devices)) - 1.0)
+        busy = compute + added_up - hidden + waiting
+        data = max(own * devices / upkeep.loading - busy, 0.0)
+        checkpoint = (busy + data) * upkeep.checkpoint_seconds / upkeep.checkpoint_interval
+        per_failure = upkeep.restart_seconds + (upkeep.checkpoint_interval + upkeep.checkpoint_seconds) / 2.0
+        share = per_failure * self.failures_per_second(devices)
+        # With a share of 1 and more it fails faster than it gets on.
+        lost = (busy + data + checkpoint) * share / (1.0 - share) if share < 1.0 else math.inf
+        return StepTimes(compute, added_up - hidden, waiting, data, checkpoint, lost, hidden)
+
+    def failures_per_second(self, devices: int) -> float:
+        """Of all nodes."""
+        return self.cluster.nodes(devices) / self.upkeep.node_lifetime
+
+    def best_checkpoint_interval(self, devices: int) -> float:
+        """The time between checkpoints that costs least (Young)."""
+        rate = self.failures_per_second(devices)
+        return math.sqrt(2.0 * self.upkeep.checkpoint_seconds / rate) if rate else math.inf
+
+    def events_per_step(self, devices: int) -> float:
+        """Of all devices."""
+        return devices * self.work.events_per_device(devices)
+
+    def throughput(self, devices: int) -> float:
+        """Events per second of all devices."""
+        return self.events_per_step(devices) / self.step(devices).total
+
+    def efficiency(self, devices: int) -> float:
+        """Throughput against that of one device times their number."""
+        return self.throughput(devices) / (devices * self.throughput(1))
+
+    @property
+    def restart_seconds(self) -> float:
+        """From the end of a training to its next step, on other devices or after a failure."""
+        return self.upkeep.restart_seconds
+
+
+def sum_seconds(algorithm: Algorithm, devices: int, size: float, cluster: Cluster) -> float:
+    """To add up `size` bytes over all devices so that each has the sum, when nothing else goes on.
+
+    - ring: scatter-reduce and all-gather through all devices: 2(n-1)/n of the bytes and 2(n-1) messages; it is as fast as its
+      slowest link
+    - hierarchical: scatter-reduce in the node, a ring of nodes in which every device has its slice, all-gather in the node
+    - tree: the same, between nodes by halving and doubling: as many bytes as a ring, in 2 log2(nodes) messages
+      (R. Rabenseifner, ICCS 2004)
+    - server: every device sends all to one place and gets all back: 2n times the bytes through its link
+    """
+    if devices == 1:
+        return 0.0
+    inside, between, several = cluster.inside, cluster.between, devices > cluster.devices_per_node
+    if algorithm == "server":
+        return (between if several else inside).seconds(2 * devices * size, 2)
+    rounds = 2 * (devices - 1)
+    if not several:
+        return inside.seconds(rounds / devices * size, rounds)
+    if algorithm == "ring":
+        narrow = Link(min(inside.bandwidth, between.bandwidth), max(inside.latency, between.latency))
+        return narrow.seconds(rounds / devices * size, rounds)
+    members, houses = cluster.devices_per_node, cluster.nodes(devices)
+    messages = 2 * (houses - 1) if algorithm == "hierarchical" else 2 * math.ceil(math.log2(houses))
+    within = inside.seconds(2 * (members - 1) / members * size, 2 * (members - 1))
+    return within + between.seconds(2 * (houses - 1) / houses * size, messages)
+
+
+def slowest_of(devices: int) -> float:
+    """How many standard deviations the largest of so many normal numbers is above their mean (G. Blom, 1958)."""
+    return NormalDist().inv_cdf((devices - 0.375) / (devices + 0.25)) if devices > 1 else 0.0
+
+
+def fit_compute(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds per event and seconds per step out of steps of several sizes, given as (events, seconds).
+
+    Relative errors are the same for all sizes. With a single size everything is counted per event.
+    """
+    per_event, per_step = _line(steps)
+    if per_step < 0.0 or per_event <= 0.0:
+        return sum(seconds / events for events, seconds in steps) / len(steps), 0.0
+    return per_event, per_step
+
+
+def fit_link(devices: int, sums: Sequence[tuple[float, float]]) -> Link:
+    """The link that makes rings of so many devices take these times, given as (bytes, seconds)."""
+    rounds = 2 * (devices - 1)
+    per_byte, offset = _line([(rounds / devices * size, seconds) for size, seconds in sums])
+    return Link(1.0 / max(per_byte, 1e-15), max(offset, 0.0) / rounds)
+
+
+def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Slope and offset of the line whose relative distances to the points are least."""
+    weighted = [(1.0 / y**2, x, y) for x, y in points]
+    total = sum(w for w, _, _ in weighted)
+    mean_x, mean_y = sum(w * x for w, x, _ in weighted) / total, sum(w * y for w, _, y in weighted) / total
+    spread = sum(w * (x - mean_x) ** 2 for w, x, _ in weighted)
+    if spread <= 1e-12 * total * mean_x**2:
+        return mean_y / mean_x, 0.0
+    slope = sum(w * (x - mean_x) * (y - mean_y) for w, x, y in weighted) / spread
+    return slope, mean_y - slope * mean_x
+
+
+class Measured(NamedTuple):
+    """Steps of one device, of one or several sizes."""
+
+    source: str
+    device: str
+    parameters: int
+    num_elements: int
+    steps: Sequence[tuple[float, float]]  # events and seconds
+    spread: float | None = None
+
+
+def default_measured() -> Measured:
+    """What comes with the package."""
+    return Measured(**_KNOWN[_MEASURED])
+
+
+def read_measured(paths: Sequence[Path]) -> Measured:
+    """The steps of records of `ringflow bench train` or `ringflow bench scaling`, all of one network on one kind of device."""
+    records = [(path, _read_record(path)) for path in paths]
+    first = records[0][1]
+    for path, record in records:
+        for name in ("parameters", "num_elements"):
+            if record[name] != first[name]:
+                raise UsageError(
+                    f"{path} has {name}={record[name]} and {paths[0]} has {first[name]}; give records of one network"
+                )
+    steps, spreads = [], []
+    for path, record in records:
+        if record["benchmark"] == "train":
+            events = record["batch_elements"] // record["num_elements"]
+            steps.append((events, events / record["train_events_per_second"]))
+        else:
+            row = _row_of(record, "local", 1, path)
+            steps.append((row["events_per_step"], row["seconds_per_step"]))
+            spreads += [row["step_spread"]] * (row["step_spread"] is not None)
+    return Measured(
+        source=", ".join(map(str, paths)),
+        device=str(first.get("accelerator") or first.get("processor")),
+        parameters=int(first["parameters"]),
+        num_elements=int(first["num_elements"]),
+        steps=steps,
+        spread=fmean(spreads) if spreads else None,
+    )
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputFileError(f"{path} cannot be read ({(error.strerror or 'unknown reason').lower()})") from None
+    except ValueError:
+        raise InputFileError(f"{path} is no JSON; give what `ringflow bench scaling --out FILE` wrote") from None
+    kind = record.get("benchmark") if isinstance(record, dict) else None
+    if kind not in _FIELDS or any(name not in record for name in ("parameters", "num_elements", *_FIELDS[kind])):
+        raise InputFileError(f"{path} is no record of `ringflow bench train` or `ringflow bench scaling`")
+    return record
+
+
+def _row_of(record: Mapping[str, Any], engine: str, workers: int, path: Path) -> Mapping[str, Any]:
+    for row in record["rows"]:
+        if (row["engine"], row["workers"]) == (engine, workers) and "error" not in row:
+            found: Mapping[str, Any] = row
+            return found
+    raise InputFileError(f"{path} has no row {engine!r} of {workers} processes; measure again with --engines local")
+
+
+def resolve(hardware: str, overrides: Sequence[str]) -> ScalingSettings:
+    """The settings for a cluster: one of ours by name, or a TOML file with the fields of `hardware`."""
+    fields = CLUSTERS.get(hardware)
+    if fields is None:
+        path = Path(hardware)
+        if not path.is_file():
+            close = difflib.get_close_matches(hardware, CLUSTERS, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ";"
+            raise UsageError(f"no cluster or TOML file {hardware!r}{hint} there are {', '.join(CLUSTERS)}")
+        try:
+            fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputFileError(f"{path} is no TOML file ({' '.join(str(error).split())})") from None
+    given = [override(f"hardware.{name}", value) for name, value in fields.items()]
+    return ScalingSettings.resolve(None, [*given, *overrides])
+
+
+def build(settings: ScalingSettings, measured: Measured) -> CostModel:
+    """The model of a training like the measured one on a cluster."""
+    work, upkeep, hardware = settings.work, settings.upkeep, settings.hardware
+    per_event, per_step = fit_compute(measured.steps)
+    fixed = work.global_batch == "fixed"
+    largest = max(events for events, _ in measured.steps)
+    return CostModel(
+        Cluster(
+            hardware.devices_per_node,
+            Link(hardware.usable * hardware.inside_bandwidth, hardware.inside_latency),
+            Link(hardware.usable * hardware.between_bandwidth, hardware.between_latency),
+            contention=hardware.contention,
+        ),
+        Work(
+            parameters=work.parameters or measured.parameters,
+            seconds_per_event=_given(work.seconds_per_event, per_event / hardware.speed),
+            seconds_per_step=_given(work.seconds_per_step, per_step / hardware.speed),
+            events=_given(work.events, largest * (_SHARED_BATCHES if fixed else 1)),
+            fixed_global_batch=fixed,
+            spread=_given(work.spread, _given(measured.spread, _ASSUMED_SPREAD)),
+            overlap=work.overlap,
+            backward=work.backward,
+            bytes_per_parameter=work.bytes_per_parameter,
+        ),
+        Upkeep(
+            loading=_given(upkeep.loading, math.inf),
+            checkpoint_seconds=upkeep.checkpoint_seconds,
+            checkpoint_interval=upkeep.checkpoint_interval,
+            node_lifetime=3600.0 * upkeep.node_lifetime_hours,
+            restart_seconds=upkeep.restart_seconds,
+        ),
+        work.algorithm,
+    )
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
+
+def check_against(path: Path) -> list[dict[str, Any]]:
+    """What the model says of the processes of a record of `ringflow bench scaling`, against what they did.
+
+    It is told the step of one process, how much processes that train apart slow each other down, and the link that sums of
+    several sizes show; communication is not hidden on a CPU, where it needs the same cores.
+    """
+    record = _read_record(path)
+    if record["benchmark"] != "scaling":
+        raise InputFileError(
+            f"{path} is a record of `ringflow bench {record['benchmark']}`; give one of `bench scaling`"
+        )
+    alone = _row_of(record, "local", 1, path)
+    together = [row for row in record["rows"] if row["engine"] == "local" and row["workers"] > 1 and "error" not in row]
+    if not together or not record["all_reduce"]:
+        raise InputFileError(f"{path} has one process only; measure with --workers 1 2")
+    largest = max(row["workers"] for row in together)
+    link = fit_link(largest, [(found["bytes"], found["seconds"]) for found in record["all_reduce"]])
+    apart = _row_of(record, "apart", largest, path)
+    contention = max(float(apart["seconds_per_step"] / alone["seconds_per_step"]), 1.0)
+    work = Work(
+        parameters=record["parameters"],
+        seconds_per_event=alone["seconds_per_step"] / alone["events_per_step"],
+        events=alone["events_per_step"],
+        spread=alone["step_spread"] or 0.0,
+    )
+    model = CostModel(Cluster(largest, link, link, contention=contention), work, algorithm="ring")
+    rows = []
+    for row in sorted(together, key=lambda row: int(row["workers"])):
+        predicted, measured = model.throughput(row["workers"]), row["events_per_second"]
+        rows.append(
+            {
+                "workers": row["workers"],
+                "predicted_events_per_second": round(predicted, 2),
+                "measured_events_per_second": measured,
+                "error_percent": round(100.0 * (predicted / measured - 1.0), 2),
+                "bandwidth": round(link.bandwidth),
+                "latency": link.latency,
+                "contention": round(contention, 4),
+            }
+        )
+    return rows
+
+
+def predict(
+    hardware: str,
+    overrides: Sequence[str] = (),
+    *,
+    measured: Sequence[Path] = (),
+    devices: Sequence[int] = (),
+    check: Path | None = None,
+) -> dict[str, Any]:
+    """Rows by number of devices and way of adding up, ready for JSON; the way that was asked for comes first."""
+    settings = resolve(hardware, overrides)
+    found = read_measured(measured) if measured else default_measured()
+    if measured and "hardware.speed" not in {word.partition("=")[0] for word in overrides}:
+        # What was measured is what is meant: the speed of ours is relative to the measurement of ours.
+        settings = settings.model_copy(update={"hardware": settings.hardware.model_copy(update={"speed": 1.0})})
+    model = build(settings, found)
+    if not model.throughput(1):
+        raise UsageError(
+            f"one node fails every {settings.upkeep.node_lifetime_hours:g} hours, before it gets on; give a larger "
+            "upkeep.node_lifetime_hours, or a smaller upkeep.restart_seconds"
+        )
+    numbers = sorted(set(devices or DEVICES))
+    order = [model.algorithm, *(name for name in ALGORITHMS if name != model.algorithm)]
+    return {
+        "hardware": hardware,
+        "settings": settings.model_dump(mode="json"),
+        "measured": {**found._asdict(), "steps": [list(step) for step in found.steps]},
+        "algorithm": model.algorithm,
+        "rows": [_row(replace(model, algorithm=name), number) for name in order for number in numbers],
+        "best_checkpoint_interval": model.best_checkpoint_interval(numbers[-1]),
+        "assumptions": _assumptions(settings, found, model),
+        "check": check_against(check) if check else [],
+    }
+
+
+def _row(model: CostModel, devices: int) -> dict[str, Any]:
+    step = model.step(devices)
+    return {
+        "algorithm": model.algorithm,
+        "devices": devices,
+        "events_per_second": model.throughput(devices),
+        "efficiency": model.efficiency(devices),
+        "events_per_step": model.events_per_step(devices),
+        "step_seconds": step.total,
+        **step._asdict(),
+    }
+
+
+def _assumptions(settings: ScalingSettings, found: Measured, model: CostModel) -> list[str]:
+    """All that the numbers stand on, in sentences."""
+    work, hardware, upkeep = model.work, settings.hardware, settings.upkeep
+    inside, between = model.cluster.inside, model.cluster.between
+    per_event, per_step = fit_compute(found.steps)
+    origin = "given" if settings.work.spread is not None else "assumed" if found.spread is None else "measured"
+    split = (
+        f"a step costs {1e3 * per_step:.2f} ms and {1e6 * per_event:.2f} µs per event"
+        if len({round(events) for events, _ in found.steps}) > 1
+        else f"an event costs {1e6 * per_event:.2f} µs, however many are in a step: one size was measured"
+    )
+    return [
+        f"Measured on one {found.device} ({found.source}): {split}; events of {found.num_elements} elements.",
+        f"A device of the cluster has {hardware.speed:g} times the speed of the measured one.",
+        f"All devices share {work.events:,.0f} events per step (strong scaling)."
+        if work.fixed_global_batch
+        else f"Every device has {work.events:,.0f} events per step, however many devices there are (weak scaling).",
+        f"The gradient of {work.parameters:,} parameters has {work.gradient_bytes / 1e6:.1f} MB and is added up in every step.",
+        f"Cluster: {hardware.title} ({hardware.source}).",
+        f"{100 * hardware.usable:.0f} % of the nominal bandwidth is reached: {inside.bandwidth / 1e9:.0f} GB/s inside a node, "
+        f"{between.bandwidth / 1e9:.0f} GB/s between nodes. A message takes {1e6 * inside.latency:g} µs inside and "
+        f"{1e6 * between.latency:g} µs between.",
+        f"{100 * work.overlap:.0f} % of the communication can hide behind the making of gradients, which is "
+        f"{100 * work.backward:.0f} % of the computation.",
+        f"Steps of devices vary independently, by {100 * work.spread:.1f} % ({origin}), and all wait for the slowest.",
+        "Data are there in time."
+        if upkeep.loading is None
+        else f"The file system gives {upkeep.loading:,.0f} events/s to all devices together.",
+        f"A checkpoint takes {upkeep.checkpoint_seconds:g} s, every {upkeep.checkpoint_interval:g} s; a node fails every "
+        f"{upkeep.node_lifetime_hours:,.0f} hours, and it takes {upkeep.restart_seconds:g} s to start again.",
+    ]
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Tables for people."""
+    columns = ("devices", "events_per_second", "efficiency", "step_ms", *StepTimes._fields)
+    cells = [
+        [
+            f"{row['devices']:,}",
+            f"{row['events_per_second']:,.0f}",
+            f"{row['efficiency']:.3f}",
+            *(f"{1e3 * row[name]:.3f}" for name in ("step_seconds", *StepTimes._fields)),
+        ]
+        for row in result["rows"]
+        if row["algorithm"] == result["algorithm"]
+    ]
+    table(f"{result['settings']['hardware']['title']}, {result['algorithm']} (parts of a step in ms)", columns, cells)
+    for sentence in result["assumptions"]:
+        say(f"- {sentence}")
+    for row in result["check"]:
+        say(
+            f"{row['workers']} processes: predicted {row['predicted_events_per_second']} events/s, measured "
+            f"{row['measured_events_per_second']}: {row['error_percent']:+.1f} %"
+        )
