@@ -201,7 +201,7 @@ def convert(
     overwrite
         Replace an existing dataset.
     """
-    from ringflow.data.edm4hep_dataset import convert_edm4hep
+    from ringflow.data.edm4hep.read import convert_edm4hep
     from ringflow.recipes.inputs import require_file
 
     for file in files:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from ringflow.base.errors import DatasetError, UsageError
-from ringflow.base.rundir import write_errors
-from ringflow.data.ahead import Ahead
+from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.data.manifest import PACKED_FOLDER, Shard, manifest_hash
 from ringflow.data.read import Dataset
-from ringflow.data.stored import STORED_VERSION, stored
-from ringflow.elements.batch import ElementBatch, join
+from ringflow.elements.batch import ElementBatch, ElementTargets, join
 from ringflow.elements.build import from_block, target_collection, target_columns
 from ringflow.elements.features import feature_names, needed_columns
 from ringflow.event.schema import parquet_name
@@ -187,3 +188,73 @@ def _read(part: _Part, calorimeter: str) -> ElementBatch:
     one_shard.manifest = part.dataset.manifest.model_copy(update={"shards": (part.shard,)})
     blocks = one_shard.events("train", part.columns)
     return join([from_block(block, calorimeter, with_targets=True) for block in blocks])
+
+
+#: To be raised when the meaning of a stored column changes under the same name.
+STORED_VERSION = 1
+
+
+def to_tensors(batch: ElementBatch) -> dict[str, Tensor]:
+    """The columns of a batch with targets; codes take one byte each."""
+    targets = batch.targets
+    assert targets is not None, "only what is learned from is stored"
+    return {
+        "kind": batch.kind_N.to(torch.int8),
+        "features": batch.features_NF,
+        "position": batch.position_N2,
+        "reference": batch.reference_N4,
+        "charge": batch.charge_N.to(torch.int8),
+        "offsets": batch.offsets_B,
+        "label": targets.label_N.to(torch.int8),
+        "target_charge": targets.charge_N.to(torch.int8),
+        "momentum": targets.momentum_N4,
+    }
+
+
+def from_tensors(columns: dict[str, Tensor]) -> ElementBatch:
+    """The batch again."""
+    targets = ElementTargets(columns["label"].long(), columns["target_charge"].long(), columns["momentum"])
+    return ElementBatch(
+        columns["kind"].long(),
+        columns["features"],
+        columns["position"],
+        columns["reference"],
+        columns["charge"].long(),
+        columns["offsets"],
+        targets,
+    )
+
+
+def stored(path: Path, make: Callable[[], ElementBatch]) -> ElementBatch:
+    """What the file holds; made and written first if it is not there or cannot be read."""
+    try:
+        return from_tensors(load_file(path))
+    except (OSError, SafetensorError, KeyError):
+        batch = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, save({name: column.contiguous() for name, column in to_tensors(batch).items()}))
+    return batch
+
+
+class Ahead:
+    """Chunks by index, made one after the other in a thread of their own; `make` is a pure function of the index."""
+
+    def __init__(self, make: Callable[[int], ElementBatch]) -> None:
+        self._make = make
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="chunks")
+        self._begun: dict[int, Future[ElementBatch]] = {}
+
+    def prefetch(self, index: int) -> None:
+        """Begin to make a chunk."""
+        if index not in self._begun:
+            self._begun[index] = self._thread.submit(self._make, index)
+
+    def chunk(self, index: int) -> ElementBatch:
+        """A chunk, waited for if it is not ready; what went wrong in the background is raised here."""
+        self.prefetch(index)
+        return self._begun.pop(index).result()
+
+    def close(self) -> None:
+        """Drop what was begun; one that is being made is waited for."""
+        self._thread.shutdown(cancel_futures=True)
+        self._begun.clear()

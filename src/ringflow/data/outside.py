@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from ringflow.base.errors import UsageError
 from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.data.card import dataset_card
-from ringflow.data.manifest import CARD_FILE, make_manifest, write_manifest
+from ringflow.data.manifest import CARD_FILE, dataset_card, make_manifest, write_manifest
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_of, shard_file
 from ringflow.event.block import Collection, EventBlock, cast

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from ringflow.base.errors import DatasetError
 from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.data.manifest import PACKED_FOLDER, Columns, manifest_hash
-from ringflow.data.write import EVENT_NUMBER, schema_columns
+from ringflow.data.manifest import PACKED_FOLDER, Columns, manifest_hash, schema_columns
+from ringflow.data.write import EVENT_NUMBER
 from ringflow.event.schema import parquet_name
 
 if TYPE_CHECKING:

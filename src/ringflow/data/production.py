@@ -21,7 +21,6 @@ import pydantic
 from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.base.log import say
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
-from ringflow.data.card import dataset_card
 from ringflow.data.manifest import (
     CARD_FILE,
     CRATE_FILE,
@@ -32,6 +31,7 @@ from ringflow.data.manifest import (
     PRODUCTION_FOLDER,
     Manifest,
     Shard,
+    dataset_card,
     make_manifest,
     read_manifest,
     to_json,

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringflow.base.rundir import write_errors
-from ringflow.data.manifest import Columns, Shard, SplitRule
+from ringflow.data.manifest import Columns, Shard, SplitRule, schema_columns
 from ringflow.event.block import EventBlock
-from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, Column, parquet_name
+from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, parquet_name
 
 EVENT_NUMBER = "event_number"
 VERSION_KEY = b"ringflow_schema_version"
@@ -50,11 +50,6 @@ def columns_in(path: Path) -> Columns:
         for name, columns in COLLECTIONS.items()
     }
     return {name: columns for name, columns in found.items() if columns}
-
-
-def schema_columns(columns: Columns) -> dict[str, tuple[Column, ...]]:
-    """The schema's description of the columns a dataset has."""
-    return {name: tuple(c for c in COLLECTIONS[name] if c.name in present) for name, present in columns.items()}
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:

@@ -71,7 +71,7 @@ def simulate(stream: Stream, index: int) -> EventBlock:
 
 def elements(stream: Stream, index: int, calorimeter: str) -> dict[str, Any]:
     """The elements of a block with their targets, as numpy columns that travel well between processes."""
-    from ringflow.data.stored import to_tensors
+    from ringflow.data.chunks import to_tensors
     from ringflow.elements.build import from_block
 
     batch = from_block(simulate(stream, index), calorimeter, with_targets=True)

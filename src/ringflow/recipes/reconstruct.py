@@ -178,7 +178,7 @@ def _finish(out: Path, parts: Parts, given: EventInput, record: dict[str, Any]) 
             yield block
 
     if out.suffix == ".root":
-        from ringflow.data.edm4hep_write import write_edm4hep
+        from ringflow.data.edm4hep.write import write_edm4hep
 
         write_edm4hep(out, _with_elements(counted(), given), field=given.field, record=record)
     else:

@@ -13,9 +13,7 @@ import torch
 
 from ringflow.base.errors import FailureError
 from ringflow.base.log import progress
-from ringflow.data.ahead import Ahead
-from ringflow.data.chunks import ALL, Lane
-from ringflow.data.stored import from_tensors
+from ringflow.data.chunks import ALL, Ahead, Lane, from_tensors
 from ringflow.elements.batch import ElementBatch, join
 from ringflow.elements.build import build, target_collection
 from ringflow.event.block import EventBlock, concatenate

@@ -24,8 +24,16 @@ import pyarrow as pa
 
 from ringflow.base.errors import DatasetError, FailureError, RingflowError, UsageError
 from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.data.card import dataset_card
-from ringflow.data.manifest import CARD_FILE, MANIFEST_FILE, SPLITS, Shard, SplitRule, make_manifest, write_manifest
+from ringflow.data.manifest import (
+    CARD_FILE,
+    MANIFEST_FILE,
+    SPLITS,
+    Shard,
+    SplitRule,
+    dataset_card,
+    make_manifest,
+    write_manifest,
+)
 from ringflow.data.write import EVENT_NUMBER, ShardWriter, columns_in, shard_file
 from ringflow.elements.build import target_collection, target_columns
 from ringflow.elements.features import FEATURES, essential_columns

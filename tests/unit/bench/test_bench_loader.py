@@ -12,7 +12,7 @@ import pytest
 from fixtures.fake_events import contents, write_fake_dataset
 from ringflow.base.errors import DatasetError, SettingsError
 from ringflow.bench import loader as timing
-from ringflow.data import chunks, stored
+from ringflow.data import chunks
 
 SMALL = ("model.width=16", "model.heads=2", "model.hidden=16", "model.layers=1", "compute.batch_elements=60")
 EPOCHS = ("first_epoch", "later_epochs")
@@ -51,7 +51,7 @@ def test_later_epochs_come_from_what_the_first_one_stored(dataset: Path, monkeyp
         return plain(part, calorimeter)
 
     given: list[bool] = []
-    keep = stored.stored
+    keep = chunks.stored
 
     def watched(path: Path, make: Callable[[], Any]) -> Any:
         given.append(path.exists())

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringflow.data.card import dataset_card
-from ringflow.data.manifest import read_manifest
+from ringflow.data.manifest import dataset_card, read_manifest
 
 
 def test_the_card_is_a_function_of_the_manifest(dataset: Path) -> None:

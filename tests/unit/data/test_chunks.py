@@ -11,10 +11,9 @@ import torch
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, UsageError
-from ringflow.data.chunks import DatasetChunks, describe
+from ringflow.data.chunks import DatasetChunks, describe, from_tensors, to_tensors
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
-from ringflow.data.stored import from_tensors, to_tensors
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.build import from_block
 from ringflow.event.block import concatenate

@@ -11,8 +11,8 @@ import torch
 from fixtures.edm4hep_files import FIELD, WRITERS, Content, Lists, add_table, references, write_frame, write_rntuple
 from ringflow.base.errors import InputFileError, SettingsError, UsageError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile, open_edm4hep, profile_names
-from ringflow.data.edm4hep_layout import PodioFile, collection_id
-from ringflow.data.edm4hep_tracks import BENDING, Helix
+from ringflow.data.edm4hep.convert import BENDING, Helix
+from ringflow.data.edm4hep.podio import PodioFile, collection_id
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, MUON, PHOTON
 from ringflow.event.schema import SUBSYSTEMS

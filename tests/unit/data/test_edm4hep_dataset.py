@@ -12,10 +12,10 @@ import pytest
 
 from fixtures.edm4hep_files import Content, write_frame
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
-from ringflow.data import edm4hep_dataset
 from ringflow.data.check import check
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
-from ringflow.data.edm4hep_dataset import convert_edm4hep
+from ringflow.data.edm4hep import read as edm4hep_dataset
+from ringflow.data.edm4hep.read import convert_edm4hep
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter

@@ -11,7 +11,7 @@ import uproot
 from fixtures.edm4hep_files import WRITERS, Content, write_frame
 from ringflow.base.errors import InputFileError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
-from ringflow.data.edm4hep_layout import collection_id
+from ringflow.data.edm4hep.podio import collection_id
 
 CLD = load_profile("cld")
 

@@ -12,7 +12,7 @@ import uproot
 
 from fixtures.edm4hep_files import WRITERS, Content, DelphesContent, real_file, write_frame
 from ringflow.data.edm4hep import Edm4hepFile, Profile, load_profile, open_edm4hep
-from ringflow.data.edm4hep_layout import PodioFile, collection_id
+from ringflow.data.edm4hep.podio import PodioFile, collection_id
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
 

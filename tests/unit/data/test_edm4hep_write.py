@@ -12,8 +12,8 @@ from fixtures.edm4hep_files import Content, write_rntuple
 from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
-from ringflow.data.edm4hep_layout import collection_id
-from ringflow.data.edm4hep_write import write_edm4hep
+from ringflow.data.edm4hep.podio import collection_id
+from ringflow.data.edm4hep.write import write_edm4hep
 from ringflow.event.block import EventBlock, cast, concatenate
 
 PROFILE = """

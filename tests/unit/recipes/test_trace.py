@@ -12,7 +12,7 @@ import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.data.candidates import CandidateFile, write_candidate_file
-from ringflow.data.edm4hep_write import read_record
+from ringflow.data.edm4hep.write import read_record
 from ringflow.data.manifest import manifest_hash, read_manifest
 from ringflow.data.read import Dataset
 from ringflow.models.file import save_model

@@ -14,7 +14,7 @@ import torch
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, UsageError
-from ringflow.data.stored import to_tensors
+from ringflow.data.chunks import to_tensors
 from ringflow.elements.batch import ElementBatch
 from ringflow.recipes import collisions
 from ringflow.recipes.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringflow.data.manifest import SPLITS, Manifest
-from ringflow.data.write import EVENT_NUMBER, schema_columns
+from ringflow.data.manifest import SPLITS, Manifest, schema_columns
+from ringflow.data.write import EVENT_NUMBER
 from ringflow.event.schema import parquet_name
 
 SPECIFICATION = "http://mlcommons.org/croissant/1.0"

@@ -47,7 +47,7 @@ def of_root(path: Path, asked: Asked) -> dict[str, Any]:
     """A reconstructed particle of an EDM4hep file of ours."""
     import uproot
 
-    from ringflow.data.edm4hep_write import CANDIDATES
+    from ringflow.data.edm4hep.write import CANDIDATES
 
     members = {"energy": "energy", "px": "momentum.x", "py": "momentum.y", "pz": "momentum.z"}
     members |= {"pdg": "PDG", "charge": "charge"}

@@ -179,6 +179,6 @@ def _parquet_record(path: Path) -> dict[str, Any]:
 
 
 def _root_record(path: Path) -> dict[str, Any] | None:
-    from ringflow.data.edm4hep_write import read_record
+    from ringflow.data.edm4hep.write import read_record
 
     return read_record(path)

@@ -97,7 +97,7 @@ def _texts(node: Node, wanted: Wanted, base: str) -> Iterator[tuple[str, str]]:
 
 def _card(node: Node, folder: Path, license: str | None) -> str:
     if node.kind == "dataset":
-        from ringflow.data.card import dataset_card
+        from ringflow.data.manifest import dataset_card
 
         return dataset_card(read_manifest(folder), license)
     from ringflow.recipes.origin.cards import model_card

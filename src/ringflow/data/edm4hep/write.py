@@ -21,8 +21,8 @@ import uproot
 
 from ringflow.base.errors import FailureError, InputFileError
 from ringflow.base.rundir import atomic_path
-from ringflow.data.edm4hep_layout import Array, collection_id
-from ringflow.data.edm4hep_tracks import AT_CALORIMETER, AT_INTERACTION_POINT, BENDING
+from ringflow.data.edm4hep.convert import AT_CALORIMETER, AT_INTERACTION_POINT, BENDING
+from ringflow.data.edm4hep.podio import Array, collection_id
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, FORWARD_ELECTROMAGNETIC, MUON, NEUTRAL_HADRON, PHOTON
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.data.edm4hep_layout import Array
-from ringflow.data.edm4hep_objects import Objects, PodioBlock, Rows, spread
-from ringflow.data.edm4hep_profile import Profile, TruthSource
+from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, Rows, spread
+from ringflow.data.edm4hep.profile import Profile, TruthSource
 from ringflow.event.particles import label_of, lookup
 
 Columns = dict[str, Array]
