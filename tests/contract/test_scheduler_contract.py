@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ringflow.tune.contract import Decision, Report, Scheduler
-from ringflow.tune.schedulers import SCHEDULERS, Ladder, make_scheduler
+from ringflow.tune.schedulers import SCHEDULERS, Decision, Ladder, Report, Scheduler, make_scheduler
 
 #: Few different values, so that ties are frequent, and what is no value at all.
 VALUES = (0.0, 1.0, 1.0, 2.0, 3.0, -1e300, math.nan, math.inf, -math.inf)

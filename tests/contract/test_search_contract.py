@@ -11,8 +11,8 @@ import pytest
 
 from ringflow.base.errors import SettingsError
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.contract import Finished, Point, Search
 from ringflow.tune.parameter import Choice, Range
+from ringflow.tune.schedulers import Finished, Point, Search
 from ringflow.tune.search import make_search
 from ringflow.tune.search.domain import distances_to
 from ringflow.tune.space import Space

@@ -23,7 +23,7 @@ from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.log import LOG_FILE, read_rows
 from ringflow.tune.record import StudyRecord
-from ringflow.tune.rungs import Ladder
+from ringflow.tune.schedulers import Ladder
 from ringflow.tune.settings import StudySettings
 from ringflow.tune.space import Space
 from ringflow.tune.space_file import read_space

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.options import Count, Several, Switch
-from ringflow.tune.rungs import ETA, first_rung
+from ringflow.tune.schedulers import ETA, first_rung
 
 if TYPE_CHECKING:
     from ringflow.launch.slurm import Job

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ringflow.tune.contract import Point, Verdict
+from ringflow.tune.schedulers import Point, Verdict
 
 #: `waiting` for processes, `running`, put aside, given up at a rung, lived to the end, could not be trained.
 State = Literal["waiting", "running", "paused", "stopped", "complete", "failed"]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ringflow.tune.contract import Finished
+from ringflow.tune.schedulers import Finished
 
 _SUM_SHARE = 0.05
 

@@ -1,33 +1,296 @@
-"""How long trials live: none, successive halving, Hyperband, ASHA, RASDA. Pure state machines, see `contract`.
+"""How long trials live: none, successive halving, Hyperband, ASHA, RASDA. Pure state machines: a report in, a decision out.
 
-A trial climbs from rung to rung, see `rungs`. At a rung it goes on, stops, or is put aside until more is known. What a trial is
-told holds: a report that comes twice, as after a restart, gets the same answer, and who was told to stop stays stopped.
+    search      ask for settings to try, tell what came of them
+    scheduler   a pure state machine: a report in, a decision out
+    executor    starts, stops and resizes trials, and yields their reports
+
+A value is what is made small. Resource is what a trial is given to live: events shown to its network, counted from its start.
+A scheduler knows nothing of clocks, processes or files, so one serves a laptop, a cluster and a simulation. Its state is a
+function of what it was told, in that order, so a study that was interrupted is gone on with by telling it the same again.
+
+A trial climbs from rung to rung. At a rung it goes on, stops, or is put aside until more is known. What a trial is told holds:
+a report that comes twice, as after a restart, gets the same answer, and who was told to stop stays stopped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heappop, heappush
+from typing import Literal, NamedTuple, Protocol
 
 from ringflow.base.errors import UsageError
-from ringflow.tune.climb import STOP, Climb
-from ringflow.tune.contract import Decision, Report, Scheduler, Verdict
-from ringflow.tune.rungs import Ladder, Place
 
-__all__ = [
-    "SCHEDULERS",
-    "Asha",
-    "AshaPromote",
-    "Halving",
-    "Hyperband",
-    "Ladder",
-    "Rasda",
-    "RasdaIdle",
-    "Unscheduled",
-    "make_scheduler",
-]
+#: Settings of a trial: names as in `ringflow train NAME=VALUE`, and values.
+Point = Mapping[str, object]
+
+Verdict = Literal["continue", "stop", "pause", "resize"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a trial that reported."""
+
+    verdict: Verdict
+    #: Resource up to which it goes on, and the processes it has from now on; of no meaning if it does not go on.
+    until: int = 0
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a trial says of itself when it has used some of its resource."""
+
+    trial: int
+    resource: int
+    value: float
+    #: Further figures, for several objectives.
+    figures: Mapping[str, float] = field(default_factory=dict)
+    #: Events that one process could have been shown while a start of the trial takes; None where that is not known.
+    restart: float | None = None
+
+
+class Scheduler(Protocol):
+    """Decides how long trials live, and on how many processes."""
+
+    #: Resource that the longest trials get.
+    most: int
+
+    def add(self, trial: int) -> Decision:
+        """A new trial: it goes on from nothing, up to its first report."""
+
+    def report(self, report: Report) -> Decision:
+        """A trial reached the resource it was to go on to. A value that is not finite is worse than all others."""
+
+    def promoted(self) -> Sequence[tuple[int, Decision]]:
+        """Paused trials about which is decided now, each told once: they go on, or stop."""
+
+    def gone(self, trial: int) -> None:
+        """A trial ended without a report: failed too often, or was stopped by somebody else."""
+
+    def close(self) -> None:
+        """No trial will be added any more."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trial as a search sees it: its settings, and the last value it had."""
+
+    trial: int
+    point: Point
+    #: None while it runs.
+    value: float | None
+    resource: int = 0
+    #: Whether it lived to the end; the last value of one that did not is information, too.
+    complete: bool = False
+    #: Resource and value of its reports before the last one.
+    earlier: tuple[tuple[int, float], ...] = ()
+    #: The last values of all objectives, where there are several.
+    values: tuple[float, ...] = ()
+
+
+class Search(Protocol):
+    """Chooses what to try."""
+
+    def ask(self, trial: int, known: Sequence[Finished]) -> Point | None:
+        """Settings of a new trial, given all trials so far, running ones too; None when there is nothing left to try.
+
+        The same seed, trial and history give the same answer.
+        """
+
+
+#: A rung nearer to the end than this saves nothing, and putting trials aside there costs a start each.
+_NEARLY_THE_END = 0.9
+#: One in so many goes on, unless told.
+ETA = 4
+
+
+def first_rung(most: int, eta: int) -> int:
+    """Events after which trials of so many are compared first, unless told: two rungs are before the end."""
+    return max(most // eta**2, 1)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Trials live from `least` to `most` events; of those at a rung one in `eta` goes on to the next."""
+
+    least: int
+    most: int
+    eta: int = ETA
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise UsageError(f"trials cannot live from {self.least} to {self.most} events; give 1 <= least <= most")
+        if self.eta < 2:
+            raise UsageError(f"one in {self.eta} trials cannot go on; give eta of at least 2")
+
+    @cached_property
+    def rungs(self) -> tuple[int, ...]:
+        """`least`, `least * eta`, `least * eta**2` ... and `most`, which is the end; none just before it."""
+        rungs, resource = [], self.least
+        while resource <= _NEARLY_THE_END * self.most:
+            rungs.append(resource)
+            resource *= self.eta
+        return (*rungs, self.most)
+
+    @cached_property
+    def from_the_end(self) -> tuple[int, ...]:
+        """... `most / eta**2`, `most / eta`, `most`, as long as it is not below `least`: the rungs of Hyperband."""
+        rungs, power = [self.most], self.eta
+        while self.most >= self.least * power:
+            rungs.append(self.most // power)
+            power *= self.eta
+        return tuple(reversed(rungs))
+
+
+class Place(NamedTuple):
+    """Of a trial at a rung; the smallest is the best."""
+
+    value: float
+    arrival: int
+    trial: int
+
+
+class Rung:
+    """The trials that reached a rung, best first; of equal ones the first to come."""
+
+    def __init__(self) -> None:
+        self.arrived = 0
+        self._ranked: list[Place] = []
+        self._place: dict[int, Place] = {}
+
+    def put(self, trial: int, value: float) -> None:
+        """A trial arrives. One whose value is not finite counts, but has no place among the others."""
+        if math.isfinite(value):
+            self._place[trial] = Place(value, self.arrived, trial)
+            insort(self._ranked, self._place[trial])
+        self.arrived += 1
+
+    def drop(self, trial: int) -> None:
+        """A trial does not exist any more: those behind it move up."""
+        place = self._place.pop(trial, None)
+        if place is not None:
+            del self._ranked[bisect_left(self._ranked, place)]
+
+    def among_best(self, trial: int, count: int) -> bool:
+        """Whether a trial is one of the so many best."""
+        place = self.place(trial)
+        return place is not None and bisect_left(self._ranked, place) < count
+
+    def place(self, trial: int) -> Place | None:
+        """Where a trial stands; None for one that did not come, has no finite value or does not exist any more."""
+        return self._place.get(trial)
+
+    @property
+    def ranked(self) -> list[int]:
+        """Trials with a finite value, best first."""
+        return [place.trial for place in self._ranked]
+
+
+STOP, PAUSE = Decision("stop"), Decision("pause")
+
+
+class Climb(ABC):
+    """Who is where. A scheduler says by `_judge` what becomes of a trial that comes to a rung.
+
+    What a trial is told holds: a report that comes twice, as after a restart, gets the same answer, and who was told to stop
+    stays stopped. A trial whose value is not finite at a rung stops.
+    """
+
+    def __init__(self, rungs: Sequence[int], eta: int, *, workers: int = 1) -> None:
+        self.most, self.rungs, self.eta = rungs[-1], tuple(rungs), eta
+        self._first_workers = workers
+        self._reached = [Rung() for _ in rungs]
+        self._next: dict[int, int] = {}  # the rung that a trial is on its way to, or put aside at
+        self._climbing = [0] * len(rungs)  # so many are on their way to a rung
+        self._aside: set[int] = set()
+        self._over: set[int] = set()
+        self._closed = False
+
+    def add(self, trial: int) -> Decision:
+        self._next[trial] = 0
+        self._climbing[0] += 1
+        return Decision("continue", self.rungs[0], self.workers(0))
+
+    def report(self, report: Report) -> Decision:
+        trial = report.trial
+        if trial in self._over:
+            return STOP
+        if trial in self._aside:
+            return PAUSE
+        before = self._next[trial]
+        while report.resource >= self.rungs[self._next[trial]]:
+            number = self._next[trial]
+            self._reached[number].put(trial, report.value)
+            verdict = self._judge(trial, number) if number + 1 < len(self.rungs) else "stop"
+            if verdict == "stop" or not math.isfinite(report.value):
+                self._end(trial)
+                return STOP
+            if verdict == "pause":
+                self._climbing[number] -= 1
+                self._aside.add(trial)
+                return PAUSE
+            self._ascend(trial)
+        return self._onward(trial, before)
+
+    def promoted(self) -> Sequence[tuple[int, Decision]]:
+        return ()
+
+    def gone(self, trial: int) -> None:
+        """Its place at the rungs that it reached goes to the next one."""
+        if trial in self._over:
+            return
+        for rung in self._reached[: self._next[trial] + 1]:
+            rung.drop(trial)
+        self._end(trial)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def workers(self, rung: int) -> int:
+        """Processes of a trial on its way to a rung."""
+        return self._first_workers
+
+    @abstractmethod
+    def _judge(self, trial: int, number: int) -> Verdict:
+        """What becomes of a trial that has just come to a rung which is not the last."""
+
+    def _onward(self, trial: int, before: int) -> Decision:
+        """On to its next rung, after it was on its way to the rung `before`."""
+        number = self._next[trial]
+        resized = self.workers(before) != self.workers(number)
+        return Decision("resize" if resized else "continue", self.rungs[number], self.workers(number))
+
+    def _ascend(self, trial: int) -> None:
+        self._climbing[self._next[trial]] -= 1
+        self._next[trial] += 1
+        self._climbing[self._next[trial]] += 1
+
+    def _promote(self, trial: int) -> tuple[int, Decision]:
+        """A trial that was put aside goes on."""
+        self._aside.remove(trial)
+        before = self._next[trial]
+        self._climbing[before] += 1
+        self._ascend(trial)
+        return trial, self._onward(trial, before)
+
+    def _end(self, trial: int) -> None:
+        if trial in self._aside:
+            self._aside.remove(trial)
+        else:
+            self._climbing[self._next[trial]] -= 1
+        self._over.add(trial)
+
+    def _stop_aside(self) -> list[tuple[int, Decision]]:
+        """Those that were put aside and will not go on."""
+        stopped = sorted(self._aside)
+        for trial in stopped:
+            self._end(trial)
+        return [(trial, STOP) for trial in stopped]
 
 
 class Unscheduled:

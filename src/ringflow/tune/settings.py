@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from ringflow.base.config import Settings
-from ringflow.tune.rungs import ETA
+from ringflow.tune.schedulers import ETA
 
 SearchName = Literal["grid", "random", "evolution", "tpe", "gp", "forest"]
 SchedulerName = Literal["none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle"]

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from ringflow.base.config import Settings, override
 from ringflow.base.errors import SettingsError
-from ringflow.tune.contract import Point
 from ringflow.tune.parameter import Parameter, same
+from ringflow.tune.schedulers import Point
 
 Vector = NDArray[np.float64]
 

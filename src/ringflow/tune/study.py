@@ -15,14 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ringflow.base.errors import FailureError
-from ringflow.tune.contract import Decision, Finished, Point, Report
 from ringflow.tune.executor import Trouble
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.log import StudyLog
 from ringflow.tune.objective import values_of
 from ringflow.tune.record import Row, StudyRecord, TrialRecord
 from ringflow.tune.scalar import scalarised
-from ringflow.tune.schedulers import make_scheduler
+from ringflow.tune.schedulers import Decision, Finished, Point, Report, make_scheduler
 from ringflow.tune.search import make_search
 
 #: So many trials fail, and none reports anything, until the study is given up.

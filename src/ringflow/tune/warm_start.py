@@ -16,11 +16,11 @@ from statistics import median
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.tune.contract import Finished
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import ALIASES
 from ringflow.tune.record import TrialRecord
 from ringflow.tune.scalar import ranks
+from ringflow.tune.schedulers import Finished
 from ringflow.tune.search.expected import expected_ends
 from ringflow.tune.settings import StudySettings
 from ringflow.tune.space import Space

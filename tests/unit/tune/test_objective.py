@@ -11,9 +11,9 @@ from ringflow.base.errors import UsageError
 from ringflow.models.file import save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
-from ringflow.tune.contract import Finished
 from ringflow.tune.objective import extras_of, measure_extras, values_of
 from ringflow.tune.scalar import scalarised
+from ringflow.tune.schedulers import Finished
 
 
 def test_values_are_named_as_people_say_them() -> None:

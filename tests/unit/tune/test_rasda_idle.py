@@ -6,13 +6,11 @@ import math
 
 import pytest
 
-from ringflow.tune.contract import Decision, Report
 from ringflow.tune.replay.campaign import plan_campaign
 from ringflow.tune.replay.curves import Curve
 from ringflow.tune.replay.result import Segment, Setting
 from ringflow.tune.replay.simulation import replay
-from ringflow.tune.rungs import Ladder
-from ringflow.tune.schedulers import RasdaIdle
+from ringflow.tune.schedulers import Decision, Ladder, RasdaIdle, Report
 
 LADDER = Ladder(10, 160, 4)  # rungs at 10, 40 and 160, halts between them at 20 and 80
 

@@ -23,7 +23,7 @@ from ringflow.tune.replay.recorded import carried_on, read_recorded, shipped_cur
 from ringflow.tune.replay.result import Segment, Setting
 from ringflow.tune.replay.sensitivity import scaling, scaling_devices
 from ringflow.tune.replay.studies import COMPARED, REFERENCE, replay_study
-from ringflow.tune.rungs import Ladder
+from ringflow.tune.schedulers import Ladder
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,20 @@ from collections.abc import Sequence
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.tune.contract import Decision, Report, Scheduler
-from ringflow.tune.rungs import Ladder, Rung
-from ringflow.tune.schedulers import Asha, AshaPromote, Halving, Hyperband, Rasda, Unscheduled, make_scheduler
+from ringflow.tune.schedulers import (
+    Asha,
+    AshaPromote,
+    Decision,
+    Halving,
+    Hyperband,
+    Ladder,
+    Rasda,
+    Report,
+    Rung,
+    Scheduler,
+    Unscheduled,
+    make_scheduler,
+)
 
 #: The ladder that was published for MLPF.
 PUBLISHED = Ladder(10, 200, 4)

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from ringflow.tune import replay
-from ringflow.tune.contract import Report
-from ringflow.tune.schedulers import Asha, Hyperband, Ladder
+from ringflow.tune.schedulers import Asha, Hyperband, Ladder, Report
 
 RECORDED = json.loads((Path(replay.__file__).parent / "recorded.json").read_text())["trials"]
 

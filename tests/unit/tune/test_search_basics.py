@@ -13,8 +13,8 @@ import pytest
 
 from ringflow.base.errors import FailureError, SettingsError, UsageError
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.contract import Finished
 from ringflow.tune.parameter import Choice, Range
+from ringflow.tune.schedulers import Finished
 from ringflow.tune.search import SEARCHES, make_search
 from ringflow.tune.search.domain import Domain
 from ringflow.tune.search.history import read_history
@@ -138,7 +138,7 @@ def test_another_process_answers_the_same(capsys: pytest.CaptureFixture[str]) ->
     code = """
 import json
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.contract import Finished
+from ringflow.tune.schedulers import Finished
 from ringflow.tune.parameter import Choice, Range
 from ringflow.tune.search import make_search
 from ringflow.tune.space import Space

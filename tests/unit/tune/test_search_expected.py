@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ringflow.tune.contract import Finished
+from ringflow.tune.schedulers import Finished
 from ringflow.tune.search.expected import expected_ends
 
 

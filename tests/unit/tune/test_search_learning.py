@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.contract import Finished, Point, Search
 from ringflow.tune.parameter import Choice, Range
+from ringflow.tune.schedulers import Finished, Point, Search
 from ringflow.tune.search import make_search
 from ringflow.tune.search.domain import Domain
 from ringflow.tune.search.forest import RandomForest

@@ -13,7 +13,6 @@ import ringflow.tune.run as run_module
 from fixtures.made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.contract import Decision
 from ringflow.tune.drive import drive, trial_settings
 from ringflow.tune.executor import Order, Trouble
 from ringflow.tune.folder import StudyFolder
@@ -22,6 +21,7 @@ from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import StudyRecord
 from ringflow.tune.replay.studies import replay_study
 from ringflow.tune.report.page import write_report
+from ringflow.tune.schedulers import Decision
 from ringflow.tune.study import Study
 
 

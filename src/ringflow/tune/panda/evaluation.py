@@ -23,8 +23,8 @@ from ringflow.base.config import override
 from ringflow.base.errors import FailureError, InputFileError, RingflowError, UsageError
 from ringflow.base.log import speaks
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
-from ringflow.tune.contract import Point
 from ringflow.tune.panda.steering import read_json, short
+from ringflow.tune.schedulers import Point
 
 #: What stands for the loss of a point that could not be trained.
 NO_LOSS = 1e30

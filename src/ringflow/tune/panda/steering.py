@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from ringflow.base.config import Settings
 from ringflow.base.errors import UsageError
 from ringflow.base.rundir import write_atomic
-from ringflow.tune.contract import Finished, Point
 from ringflow.tune.panda.space import from_panda
+from ringflow.tune.schedulers import Finished, Point
 from ringflow.tune.search import make_search
 from ringflow.tune.space import Space
 

@@ -20,7 +20,7 @@ from ringflow.tune.replay.comparison import Comparison, compare
 from ringflow.tune.replay.curves import Curve, model_of
 from ringflow.tune.replay.recorded import shipped_curves, study_curves
 from ringflow.tune.replay.result import Setting
-from ringflow.tune.rungs import ETA, Ladder, first_rung
+from ringflow.tune.schedulers import ETA, Ladder, first_rung
 
 #: Hours of a whole trial on one device if nothing says otherwise: our choice, neither the best nor the worst for those that
 #: grow; see `sensitivity` for others.

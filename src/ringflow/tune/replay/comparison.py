@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ringflow.base.errors import UsageError
 from ringflow.tune.replay.curves import Curve
 from ringflow.tune.replay.simulation import Costs, ReplayResult, Setting, replay
-from ringflow.tune.rungs import Ladder
+from ringflow.tune.schedulers import Ladder
 
 
 class Speedup(NamedTuple):

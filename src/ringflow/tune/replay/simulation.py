@@ -30,11 +30,9 @@ from heapq import heappop, heappush
 from random import Random
 
 from ringflow.base.errors import UsageError
-from ringflow.tune.contract import Decision, Report, Scheduler
 from ringflow.tune.replay.curves import Curve
 from ringflow.tune.replay.result import Costs, ReplayResult, RungRow, Segment, Setting
-from ringflow.tune.rungs import Ladder
-from ringflow.tune.schedulers import make_scheduler
+from ringflow.tune.schedulers import Decision, Ladder, Report, Scheduler, make_scheduler
 
 __all__ = ["Costs", "ReplayResult", "RungRow", "Segment", "Setting", "replay"]
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringflow.launch.frameworks import framework
-from ringflow.tune.contract import Finished
 from ringflow.tune.parameter import same
 from ringflow.tune.record import TrialRecord
+from ringflow.tune.schedulers import Finished
 from ringflow.tune.search.history import read_history
 from ringflow.tune.space import Space, Vector
 

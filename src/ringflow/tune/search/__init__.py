@@ -1,4 +1,4 @@
-"""What to try next: grid, random, evolution, TPE, Gaussian process, random forest. See `contract.Search` for what they promise.
+"""What to try next: grid, random, evolution, TPE, Gaussian process, random forest; see `schedulers.Search` for the contract.
 
     search = make_search("tpe", read_space(Path("space.toml")), TrainSettings.resolve("clic_small"), seed=1)
     point = search.ask(7, known)
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ringflow.base.config import Settings
 from ringflow.base.errors import UsageError
-from ringflow.tune.contract import Search
+from ringflow.tune.schedulers import Search
 from ringflow.tune.space import Space
 
 SEARCHES = ("grid", "random", "evolution", "tpe", "gp", "forest")

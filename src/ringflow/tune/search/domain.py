@@ -8,7 +8,7 @@ import numpy as np
 
 from ringflow.base.config import Settings
 from ringflow.base.errors import SettingsError
-from ringflow.tune.contract import Finished, Point
+from ringflow.tune.schedulers import Finished, Point
 from ringflow.tune.space import Space, Vector
 
 #: Draws after which a space is said to hold nothing that the settings allow.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringflow.tune.contract import Finished, Point
+from ringflow.tune.schedulers import Finished, Point
 from ringflow.tune.search.domain import Domain
 from ringflow.tune.search.history import History, read_history
 from ringflow.tune.space import Vector

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringflow.tune.contract import Finished
+from ringflow.tune.schedulers import Finished
 
 #: Trials end a step apart; who was shown less than so many times as much went no further.
 _FURTHER = 1.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ringflow.base.errors import SettingsError, UsageError
-from ringflow.tune.contract import Finished, Point
+from ringflow.tune.schedulers import Finished, Point
 from ringflow.tune.search.domain import Domain
 
 

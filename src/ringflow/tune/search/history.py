@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ringflow.tune.contract import Finished
+from ringflow.tune.schedulers import Finished
 from ringflow.tune.search.expected import expected_ends
 from ringflow.tune.space import Space, Vector
 

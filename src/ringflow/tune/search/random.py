@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringflow.tune.contract import Finished, Point
+from ringflow.tune.schedulers import Finished, Point
 from ringflow.tune.search.domain import Domain
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from ringflow.tune.contract import Finished, Point
+from ringflow.tune.schedulers import Finished, Point
 from ringflow.tune.search.domain import Domain
 from ringflow.tune.search.history import History, read_history
 from ringflow.tune.space import Space, Vector

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ringflow.launch.frameworks import framework
-from ringflow.tune.contract import Finished, Point
 from ringflow.tune.parameter import Parameter
+from ringflow.tune.schedulers import Finished, Point
 from ringflow.tune.search.domain import Domain
 from ringflow.tune.search.history import History, read_history
 from ringflow.tune.space import Vector
