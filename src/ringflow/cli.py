@@ -41,8 +41,8 @@ from ringflow.display.commands import display
 from ringflow.explain.commands import explain
 from ringflow.launch.commands import launch
 from ringflow.launch.environment import adopt
+from ringflow.provenance.commands import reproduce, trace
 from ringflow.recipes.commands import evaluate, prune, train
-from ringflow.recipes.origin.commands import reproduce, trace
 from ringflow.recipes.uncertainty_commands import uncertainty
 from ringflow.recipes.use_commands import export, reconstruct, serve
 from ringflow.spark.commands import perceptron

@@ -18,11 +18,11 @@ import torch
 
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.base.log import say
+from ringflow.provenance.circumstances import differences
+from ringflow.provenance.headers import json_file, model_header
+from ringflow.provenance.histories import compare_histories, compare_weights
+from ringflow.provenance.places import sha256_of
 from ringflow.recipes.models import MODEL_FILE
-from ringflow.recipes.origin.circumstances import differences
-from ringflow.recipes.origin.headers import json_file, model_header
-from ringflow.recipes.origin.histories import compare_histories, compare_weights
-from ringflow.recipes.origin.places import sha256_of
 from ringflow.recipes.run_record import describe_machine
 from ringflow.recipes.runs import RUN_FILE, read_history, settings_of
 from ringflow.recipes.train import train

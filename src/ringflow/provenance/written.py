@@ -12,9 +12,9 @@ from typing import Any
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.data.manifest import CARD_FILE, CRATE_FILE, CROISSANT_FILE, read_manifest
+from ringflow.provenance.node import Node
+from ringflow.provenance.trace import kind_of
 from ringflow.recipes.models import MODEL_FILE
-from ringflow.recipes.origin.node import Node
-from ringflow.recipes.origin.trace import kind_of
 
 #: Names of the SPDX list are made of these.
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
@@ -60,7 +60,7 @@ def write_all(node: Node, wanted: Wanted) -> list[Path]:
     """Write what is wanted; the paths of what was written."""
     made = []
     if wanted.prov is not None:
-        from ringflow.recipes.origin.prov import prov_document
+        from ringflow.provenance.prov import prov_document
 
         with write_errors(wanted.prov):
             wanted.prov.parent.mkdir(parents=True, exist_ok=True)
@@ -85,12 +85,12 @@ def _texts(node: Node, wanted: Wanted, base: str) -> Iterator[tuple[str, str]]:
     if wanted.card:
         yield CARD_FILE, _card(node, node.path, wanted.license)
     if wanted.croissant:
-        from ringflow.recipes.origin.croissant import croissant
+        from ringflow.provenance.croissant import croissant
 
         described = croissant(read_manifest(node.path), str(node.sha256), wanted.license)
         yield CROISSANT_FILE, _json(described)
     if wanted.crate:
-        from ringflow.recipes.origin.crate import crate
+        from ringflow.provenance.crate import crate
 
         yield CRATE_FILE, _json(crate(node, base=base, license=wanted.license))
 
@@ -100,8 +100,8 @@ def _card(node: Node, folder: Path, license: str | None) -> str:
         from ringflow.data.manifest import dataset_card
 
         return dataset_card(read_manifest(folder), license)
-    from ringflow.recipes.origin.cards import model_card
-    from ringflow.recipes.origin.headers import model_header
+    from ringflow.provenance.cards import model_card
+    from ringflow.provenance.headers import model_header
 
     return model_card(node, model_header(folder / MODEL_FILE), license)
 

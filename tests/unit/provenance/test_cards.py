@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import InputFileError
-from ringflow.recipes.origin.cards import FIGURES, measured
-from ringflow.recipes.origin.commands import trace_command
-from ringflow.recipes.origin.headers import model_header
+from ringflow.provenance.cards import FIGURES, measured
+from ringflow.provenance.commands import trace_command
+from ringflow.provenance.headers import model_header
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from ringflow.data.edm4hep.write import read_record
 from ringflow.data.manifest import manifest_hash, read_manifest
 from ringflow.data.read import Dataset
 from ringflow.models.file import save_model
-from ringflow.recipes.origin.commands import trace_command
-from ringflow.recipes.origin.node import Node, to_json, walk
-from ringflow.recipes.origin.places import sha256_of
-from ringflow.recipes.origin.trace import trace
+from ringflow.provenance.commands import trace_command
+from ringflow.provenance.node import Node, to_json, walk
+from ringflow.provenance.places import sha256_of
+from ringflow.provenance.trace import trace
 from ringflow.recipes.simulate import block_seed
 
 

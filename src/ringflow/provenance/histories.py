@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringflow.recipes.origin.headers import weights
+from ringflow.provenance.headers import weights
 
 #: Not the same in two equal trainings.
 _CLOCK = ("events_per_second",)

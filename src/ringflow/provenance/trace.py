@@ -15,13 +15,13 @@ from typing import Any
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.data.manifest import MANIFEST_FILE, read_manifest
 from ringflow.infer import shipped
-from ringflow.recipes.origin import particles
-from ringflow.recipes.origin.datasets import Datasets
-from ringflow.recipes.origin.headers import json_file
-from ringflow.recipes.origin.models import Models
-from ringflow.recipes.origin.node import Node
-from ringflow.recipes.origin.particles import Asked
-from ringflow.recipes.origin.places import Places, sha256_of
+from ringflow.provenance import particles
+from ringflow.provenance.datasets import Datasets
+from ringflow.provenance.headers import json_file
+from ringflow.provenance.models import Models
+from ringflow.provenance.node import Node
+from ringflow.provenance.particles import Asked
+from ringflow.provenance.places import Places, sha256_of
 from ringflow.recipes.runs import RUN_FILE
 
 STUDY_FILE, ORIGIN_FILE, TRIALS = "study.toml", "origin.json", "trials"

@@ -18,8 +18,8 @@ from ringflow.data.production import Production
 from ringflow.data.read import read_shard
 from ringflow.data.write import columns_in, file_hash
 from ringflow.event.block import concatenate
-from ringflow.recipes.origin.circumstances import differences
-from ringflow.recipes.origin.places import sha256_of
+from ringflow.provenance.circumstances import differences
+from ringflow.provenance.places import sha256_of
 from ringflow.recipes.simulate import SimulatedBlocks
 from ringflow.recipes.workers import Plan, ShardTask, write_shard
 from ringflow.sim.settings import SimulateSettings

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ringflow.data.check import check
-from ringflow.recipes.origin.commands import trace_command
-from ringflow.recipes.origin.places import sha256_of
+from ringflow.provenance.commands import trace_command
+from ringflow.provenance.places import sha256_of
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,13 @@ from safetensors.numpy import save_file
 
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.data.manifest import read_manifest
-from ringflow.recipes.origin import circumstances
-from ringflow.recipes.origin.circumstances import differences
-from ringflow.recipes.origin.commands import reproduce_command
-from ringflow.recipes.origin.histories import compare_histories, compare_weights
-from ringflow.recipes.origin.places import sha256_of
-from ringflow.recipes.origin.reproduce import reproduce_run
-from ringflow.recipes.origin.reproduce_dataset import reproduce_dataset
+from ringflow.provenance import circumstances
+from ringflow.provenance.circumstances import differences
+from ringflow.provenance.commands import reproduce_command
+from ringflow.provenance.histories import compare_histories, compare_weights
+from ringflow.provenance.places import sha256_of
+from ringflow.provenance.reproduce import reproduce_run
+from ringflow.provenance.reproduce_dataset import reproduce_dataset
 from ringflow.recipes.runs import read_history
 
 CODE = {"commit": "0123456789abcdef", "dirty": False}

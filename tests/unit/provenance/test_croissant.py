@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ringflow.data.manifest import read_manifest
-from ringflow.recipes.origin.commands import trace_command
+from ringflow.provenance.commands import trace_command
 
 
 @pytest.fixture

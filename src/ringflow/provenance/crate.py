@@ -13,8 +13,8 @@ from typing import Any
 
 from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.manifest import CARD_FILE, MANIFEST_FILE, read_manifest
-from ringflow.recipes.origin.node import Node, Source
-from ringflow.recipes.origin.places import sha256_of
+from ringflow.provenance.node import Node, Source
+from ringflow.provenance.places import sha256_of
 from ringflow.recipes.runs import RUN_FILE
 
 SPECIFICATION, PROFILE = "https://w3id.org/ro/crate/1.1", "https://w3id.org/ro/wfrun/process/0.5"

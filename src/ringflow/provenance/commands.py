@@ -41,10 +41,10 @@ def trace_command(
 
     Exit code 1 if something on the way is not what was recorded.
     """
-    from ringflow.recipes.origin.node import to_json
-    from ringflow.recipes.origin.show import show
-    from ringflow.recipes.origin.trace import trace as work
-    from ringflow.recipes.origin.written import Wanted, write_all
+    from ringflow.provenance.node import to_json
+    from ringflow.provenance.show import show
+    from ringflow.provenance.trace import trace as work
+    from ringflow.provenance.written import Wanted, write_all
 
     wanted = Wanted(prov, crate=crate, croissant=croissant, card=card, out=out, license=license)
     wanted.require(path)
@@ -81,15 +81,15 @@ def reproduce_command(
 
     Exit code 0 if it is the same, 1 if it is not.
     """
-    from ringflow.recipes.origin.trace import kind_of
+    from ringflow.provenance.trace import kind_of
 
     kind = kind_of(path) if path.is_dir() else None
     if kind == "run":
-        from ringflow.recipes.origin.reproduce import reproduce_run
+        from ringflow.provenance.reproduce import reproduce_run
 
         result = reproduce_run(path, out, events=events, tolerance=tolerance)
     elif kind == "dataset":
-        from ringflow.recipes.origin.reproduce_dataset import reproduce_dataset
+        from ringflow.provenance.reproduce_dataset import reproduce_dataset
 
         result = reproduce_dataset(path, out, events=events)
     else:

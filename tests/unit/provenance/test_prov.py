@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.recipes.origin.commands import trace_command
-from ringflow.recipes.origin.prov import prov_document
-from ringflow.recipes.origin.trace import trace
+from ringflow.provenance.commands import trace_command
+from ringflow.provenance.prov import prov_document
+from ringflow.provenance.trace import trace
 
 #: https://www.w3.org/submissions/prov-json/ section 3: relation -> role: what it must name.
 ROLES = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ringflow.base.log import say
-from ringflow.recipes.origin.node import Node
+from ringflow.provenance.node import Node
 
 _STATES = {"agrees": "sha256 agrees", "given": ""}
 #: Facts on a line of their own, by kind, in this order; all others are in the JSON.

@@ -9,8 +9,8 @@ from typing import Any
 from ringflow.base.errors import UsageError
 from ringflow.data.manifest import MANIFEST_FILE, Manifest, Shard, manifest_hash, read_manifest
 from ringflow.data.write import file_hash
-from ringflow.recipes.origin.node import Node, State
-from ringflow.recipes.origin.places import Places
+from ringflow.provenance.node import Node, State
+from ringflow.provenance.places import Places
 
 #: What a manifest tells that is a fact of the dataset, as it is.
 _TOLD = ("ringflow", "code", "python", "platform", "packages", "settings", "seeds", "geometry_sha256", "source")

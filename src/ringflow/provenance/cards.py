@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringflow.recipes.origin.node import Node
+from ringflow.provenance.node import Node
 
 #: Figures of a validation that the card shows, and what people call them.
 FIGURES = {

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringflow.recipes.origin.node import Node, walk
+from ringflow.provenance.node import Node, walk
 
 PREFIX, NAMESPACE = "rf", "urn:x-ringflow:"
 _ACTIVITIES = ("run", "study")
