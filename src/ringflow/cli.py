@@ -337,8 +337,8 @@ def config(
     ringflow config train clic_tiny optimizer.rate=0.002 --out mine.toml
     """
     from ringflow.base.config import preset_names, to_toml, write
+    from ringflow.sim.generator import sample_names
     from ringflow.sim.geometry import detector_names
-    from ringflow.sim.samples import sample_names
 
     commands, preset, overrides = _asked_for(["train", *words] if training else words)
     preset = str(start) if start else preset

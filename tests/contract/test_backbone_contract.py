@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ringflow.elements.batch import ElementBatch, join
-from ringflow.elements.random import random_elements
-from ringflow.models.layout import Layout
+from ringflow.elements.batch import ElementBatch, join, random_elements
+from ringflow.models.attention import Layout
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 
@@ -204,7 +203,7 @@ def peak_of(backbone: str, num_elements: int) -> float:
     code = f"""
 import torch
 from ringflow.bench.model import peak_megabytes
-from ringflow.elements.random import random_elements
+from ringflow.elements.batch import random_elements
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 

@@ -14,8 +14,7 @@ import pyhepmc
 import pytest
 
 from ringflow.event.particles import lookup
-from ringflow.sim.generated import GeneratedEvents, Generator
-from ringflow.sim.samples import make_generator
+from ringflow.sim.generator import GeneratedEvents, Generator, make_generator
 from ringflow.sim.settings import GeneratorSettings
 
 RADIUS, HALF_LENGTH = 1486.0, 2190.0
@@ -91,7 +90,7 @@ class GeneratorContract:
     def test_another_process_makes_the_same_event(self, generator: Generator, settings: GeneratorSettings) -> None:
         code = f"""
 import hashlib, sys
-from ringflow.sim.samples import make_generator
+from ringflow.sim.generator import make_generator
 from ringflow.sim.settings import GeneratorSettings
 {inspect.getsource(digest)}
 settings = GeneratorSettings.model_validate_json(sys.argv[1])

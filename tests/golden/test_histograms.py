@@ -16,8 +16,8 @@ import torch
 
 from ringflow.event.block import EventBlock
 from ringflow.sim.detector import Detector
+from ringflow.sim.generator import make_generator
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.samples import make_generator
 from ringflow.sim.settings import GeneratorSettings
 
 STORED = Path(__file__).with_name("histograms.json")

@@ -9,9 +9,8 @@ from ringflow.event.block import EventBlock
 from ringflow.event.schema import COLLECTIONS, SIMULATED
 from ringflow.recipes.shoot import BARREL, Shot, observe
 from ringflow.sim.detector import Detector
-from ringflow.sim.generated import GeneratedEvents
+from ringflow.sim.generator import GeneratedEvents, make_generator
 from ringflow.sim.geometry import detector_names, load_detector
-from ringflow.sim.samples import make_generator
 from ringflow.sim.settings import GeneratorSettings
 
 EVENTS = 12

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.baseline.candidates import MASS
 from ringflow.baseline.constants import BaselineConstants, HadronConstants
+from ringflow.baseline.rules import MASS
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.particles import ELECTRON, NEUTRAL_HADRON, PHOTON
 

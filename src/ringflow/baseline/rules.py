@@ -12,22 +12,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.baseline.candidates import CandidateList
-from ringflow.baseline.charged import bremsstrahlung, label_tracks
-from ringflow.baseline.constants import BaselineConstants
-from ringflow.baseline.link import follow_tracks, link_tracks, root_of
-from ringflow.baseline.neutral import excess_neutrals, explain, gather_remaining, hadronic
-from ringflow.baseline.photon import looks_like_photon
-from ringflow.event.block import Collection, EventBlock
-from ringflow.event.particles import ELECTRON, NEUTRAL_HADRON, PHOTON
+from ringflow.baseline.constants import BaselineConstants, LeptonConstants
+from ringflow.baseline.link import (
+    excess_neutrals,
+    explain,
+    follow_tracks,
+    gather_remaining,
+    hadronic,
+    link_tracks,
+    looks_like_photon,
+    root_of,
+)
+from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
+
+#: Mass a candidate of each class is given: pion, long-lived kaon, electron, muon.
+MASS = np.zeros(8)
+MASS[[CHARGED_HADRON, NEUTRAL_HADRON, ELECTRON, MUON]] = (0.13957, 0.49761, 0.000511, 0.10566)
+
+_COLUMNS = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
+
+
+class CandidateList:
+    """Collects candidates; `end_event` closes an event, `collection` gives all of them."""
+
+    def __init__(self) -> None:
+        self._rows: list[Floats] = []
+        self._counts: list[int] = []
+        self._in_event = 0
+
+    def add_tracks(
+        self,
+        pt_eta_phi: Floats,
+        charge: npt.NDArray[np.int64],
+        label: npt.NDArray[np.int64],
+        cluster: npt.NDArray[np.int64],
+        kept: npt.NDArray[np.bool_],
+    ) -> None:
+        """Charged particles with the momenta of the tracks of an event that are kept."""
+        pt, eta, phi = pt_eta_phi.T
+        px, py, pz = pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta)
+        energy = np.sqrt((pt * np.cosh(eta)) ** 2 + MASS[label] ** 2)
+        columns = (label, charge, px, py, pz, energy, np.arange(len(pt)), cluster)
+        self._add(*(column[kept] for column in columns))
+
+    def add_neutrals(
+        self,
+        label: Sequence[float] | Floats,
+        energy: Sequence[float] | Floats,
+        position: Floats,
+        cluster: Sequence[float] | Floats,
+    ) -> None:
+        """Neutral particles that come straight from the collision point to a position."""
+        energies = np.asarray(energy, dtype=np.float64)
+        momentum = np.sqrt(
+            np.maximum(energies**2 - MASS[np.asarray(label, dtype=np.int64)] ** 2, (0.5 * energies) ** 2)
+        )
+        direction = position / np.linalg.norm(position, axis=1, keepdims=True)
+        px, py, pz = (momentum[:, None] * direction).T
+        none = np.zeros(len(energies))
+        self._add(np.asarray(label), none, px, py, pz, energies, none - 1, np.asarray(cluster))
+
+    def _add(self, *columns: npt.NDArray[np.generic]) -> None:
+        self._rows.append(np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1))
+        self._in_event += len(columns[0])
+
+    def end_event(self) -> None:
+        """Everything added since the last call is one event."""
+        self._counts.append(self._in_event)
+        self._in_event = 0
+
+    def collection(self) -> Collection:
+        """All candidates."""
+        table = np.concatenate(self._rows) if self._rows else np.zeros((0, len(_COLUMNS)))
+        columns = {name: table[:, index] for index, name in enumerate(_COLUMNS)}
+        return cast("candidate", np.array(self._counts, dtype=np.int64), columns)
+
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def label_tracks(
+    momentum: Floats,
+    main: Integers,
+    pattern: Floats,
+    cluster_energy: Floats,
+    photon_like: Flags,
+    constants: LeptonConstants,
+) -> Integers:
+    """Class of each track of an event.
+
+    A muon leaves a minimum-ionising trace through the whole HCAL, or hits in the yoke, and little energy. An electron ends in
+    an electromagnetic cluster that carries its momentum. Everything else is a charged hadron.
+    """
+    layers, hcal_energy, yoke_hits = pattern.T
+    penetrates = (layers >= constants.muon_layers) | (yoke_hits >= constants.muon_yoke_hits)
+    is_muon = penetrates & (hcal_energy < constants.muon_hcal_energy) & (momentum > constants.muon_momentum)
+    linked = main >= 0
+    ratio = np.where(linked, cluster_energy[main] if len(cluster_energy) else 0.0, 0.0) / momentum
+    low, high = constants.electron_ratio
+    electromagnetic = linked & (photon_like[main] if len(photon_like) else False)
+    is_electron = electromagnetic & (ratio > low) & (ratio < high)
+    return np.where(is_muon, MUON, np.where(is_electron, ELECTRON, CHARGED_HADRON))
+
+
+def bremsstrahlung(
+    label: Integers,
+    direction_at_vertex: Floats,
+    main: Integers,
+    centre: Floats,
+    parent: Integers,
+    photon_like: Flags,
+    angle: float,
+) -> None:
+    """Give photons that an electron radiated to the electron: they lie where it would have gone without the field.
+
+    `direction_at_vertex` is the unit direction of each track at the beam. `parent` is changed in place.
+    """
+    towards = centre / np.linalg.norm(centre, axis=1, keepdims=True).clip(1e-9) if len(centre) else centre
+    for track in np.nonzero((label == ELECTRON) & (main >= 0))[0]:
+        cosine = towards @ direction_at_vertex[track]
+        radiated = photon_like & (parent < 0) & (cosine > np.cos(angle))
+        parent[radiated] = main[track]
+
 
 _BENDING = 0.299792458e-3  # GeV / (T mm)
 _MOST_NEUTRALS = 13

@@ -14,7 +14,7 @@ from ringflow.baseline.constants import load_constants
 from ringflow.baseline.rules import reconstruct_block
 from ringflow.bench.record import hardware
 from ringflow.event.block import EventBlock
-from ringflow.sim.generated import GeneratedEvents
+from ringflow.sim.generator import GeneratedEvents
 from ringflow.sim.settings import GeneratorSettings
 
 PIONS = (25, 50, 100, 200)
@@ -29,8 +29,8 @@ def run(events: int, detector: str) -> dict[str, Any]:
     import torch
 
     from ringflow.sim.detector import Detector
+    from ringflow.sim.generator import make_generator
     from ringflow.sim.geometry import load_detector
-    from ringflow.sim.samples import make_generator
 
     torch.set_num_threads(1)
     geometry = load_detector(detector)

@@ -76,7 +76,7 @@ def measure(backbone: str, num_elements: int) -> dict[str, Any]:
     """One row, in this process, which must be fresh for the memory to be right."""
     import torch
 
-    from ringflow.elements.random import random_elements
+    from ringflow.elements.batch import random_elements
 
     torch.set_num_threads(_THREADS)
     keep_freed_memory()  # one event after the other needs the same buffers; else half the time goes into page faults

@@ -75,8 +75,8 @@ def _stages(settings: SimulateSettings, blocks: int = 4) -> dict[str, float]:
 
 def _on_device(events: int, detector: str, device: str) -> dict[str, Any]:
     from ringflow.sim.detector import Detector
+    from ringflow.sim.generator import make_generator
     from ringflow.sim.geometry import load_detector
-    from ringflow.sim.samples import make_generator
     from ringflow.train.device import choose_device, peak_memory, synchronize
 
     place = choose_device(device)

@@ -30,8 +30,7 @@ from ringflow.base.errors import DatasetError, UsageError
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.data.manifest import PACKED_FOLDER, Shard, manifest_hash
 from ringflow.data.read import Dataset
-from ringflow.elements.batch import ElementBatch, ElementTargets, join
-from ringflow.elements.build import from_block, target_collection, target_columns
+from ringflow.elements.batch import ElementBatch, ElementTargets, from_block, join, target_collection, target_columns
 from ringflow.elements.features import feature_names, needed_columns
 from ringflow.event.schema import parquet_name
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from ringflow.display.outline import Outline
-from ringflow.sim.helix import Helix
+from ringflow.sim.flight import Helix
 
 Floats = npt.NDArray[np.float64]
 

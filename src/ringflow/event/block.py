@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection as Names
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ringflow.base.errors import DatasetError
 from ringflow.event.schema import COLLECTIONS
 
 
@@ -77,3 +80,17 @@ def cast(collection: str, counts: npt.NDArray[np.int64], columns: dict[str, npt.
         c.name: columns[c.name].astype(c.dtype, copy=False) for c in COLLECTIONS[collection] if c.name in columns
     }
     return Collection(counts.astype(np.int64, copy=False), ordered)
+
+
+def require_finite(block: EventBlock, columns: Mapping[str, Names[str]]) -> None:
+    """An error that names the first value that is none, in the given columns by collection; absent ones are no matter."""
+    places = [(name, column) for name in columns if name in block for column in sorted(columns[name])]
+    for name, column in places:
+        part = block[name]
+        if column in part.columns and not np.isfinite(values := part[column]).all():
+            wrong = int(np.argmin(np.isfinite(values)))
+            event = np.repeat(block.event_number, part.counts)[wrong]
+            raise DatasetError(
+                f"{name} {column} is {values[wrong]} in event {event}, and a network cannot do without; "
+                "leave such events out"
+            )

@@ -17,10 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ringflow.elements.batch import ElementBatch
 from ringflow.explain.outputs import OUTPUTS, Made, made_by, of_rows
-from ringflow.models.block import Block
-from ringflow.models.heads import Prediction
-from ringflow.models.layout import Layout
-from ringflow.models.model import Model
+from ringflow.models.attention import Block, Layout
+from ringflow.models.model import Model, Prediction
 
 #: Numbers in one of the tables that go backward side by side; more would not fit the caches.
 _NUMBERS_AT_ONCE = 1 << 19

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.block import Block
+from ringflow.models.attention import Block, Layout
 from ringflow.models.graph import GraphMixer, bins_of
-from ringflow.models.layout import Layout
 from ringflow.models.model import Model
 
 #: Weaker edges are left out.

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ringflow.event.particles import PARTICLE_CLASSES
-from ringflow.models.decode import decide, possible_classes
-from ringflow.models.heads import CHARGES, MOMENTUM, Prediction
+from ringflow.models.model import CHARGES, MOMENTUM, Prediction, decide, possible_classes
 
 
 class Made(NamedTuple):

@@ -14,10 +14,9 @@ import torch
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import describe_input
-from ringflow.elements.batch import ElementBatch
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import ElementBatch, from_block
 from ringflow.elements.features import essential_columns
-from ringflow.event.finite import require_finite
+from ringflow.event.block import require_finite
 from ringflow.explain.classes import Averages, some_of_every_class
 from ringflow.explain.deletion import Change, deletions, verdicts
 from ringflow.explain.event import describe_event

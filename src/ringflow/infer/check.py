@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ringflow.elements.batch import ElementBatch
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import ElementBatch, from_block
 from ringflow.event.block import EventBlock
 from ringflow.infer.runtime import EventRuntime, Values
-from ringflow.models.decode import decide, possible_classes
 from ringflow.models.file import LoadedModel
+from ringflow.models.model import decide, possible_classes
 
 TOLERANCE = 1e-4
 #: Share of the events that rounding may decide; one always may.

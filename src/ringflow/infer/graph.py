@@ -26,17 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ringflow.elements.batch import KINDS
-from ringflow.elements.build import kinematics
+from ringflow.elements.batch import KINDS, kinematics
 from ringflow.elements.features import FEATURES, features_of, needed_columns
 from ringflow.event.schema import COLLECTIONS, Column
 from ringflow.infer.mixers import for_one_event
-from ringflow.models.block import Block
-from ringflow.models.decode import decide
+from ringflow.models.attention import Block, Layout
 from ringflow.models.file import LoadedModel
-from ringflow.models.heads import Prediction
-from ringflow.models.layout import Layout
-from ringflow.models.model import Model
+from ringflow.models.model import Model, Prediction, decide
 
 ELEMENT_OUTPUTS = ("element_probability", "element_label", "element_charge", "element_momentum")
 #: More elements than any event has; nothing is computed with it.

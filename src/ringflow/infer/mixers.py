@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from ringflow.models.attention import AttentionMixer
-from ringflow.models.block import Mixer
+from ringflow.models.attention import AttentionMixer, Layout, Mixer
 from ringflow.models.graph import GraphMixer
-from ringflow.models.layout import Layout
 from ringflow.models.settings import ModelSettings
 
 

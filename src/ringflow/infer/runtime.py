@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import DatasetError, InputFileError
-from ringflow.event.block import EventBlock
-from ringflow.event.finite import require_finite
+from ringflow.event.block import EventBlock, require_finite
 from ringflow.infer.description import Description, InputColumn
 from ringflow.launch.frameworks import framework
 

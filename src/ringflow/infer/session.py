@@ -18,17 +18,14 @@ import torch
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
-from ringflow.elements.batch import TRACK, ElementBatch
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import essential_columns
-from ringflow.event.block import Collection, EventBlock
-from ringflow.event.finite import require_finite
+from ringflow.event.block import Collection, EventBlock, require_finite
 from ringflow.infer import shipped
 from ringflow.infer.made import ERRORS, ROW, Reconstructor, clusters_of_hits, collection
 from ringflow.infer.onnx_session import OnnxSession
-from ringflow.models.decode import DecodedElements, decode
 from ringflow.models.file import LoadedModel, load_model
-from ringflow.models.model import Model
+from ringflow.models.model import DecodedElements, Model, decode
 from ringflow.models.uncertainty import UncertaintyHead, errors_of, head_for
 
 #: Elements computed at a time, so that memory stays small; an event is never cut.

@@ -16,10 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ringflow.models.attention import attend
-from ringflow.models.block import Mixer
-from ringflow.models.layout import Layout
-from ringflow.models.rotary import from_leader, turn, turn_back
+from ringflow.models.attention import Layout, Mixer, attend, from_leader, turn, turn_back
 from ringflow.models.settings import ModelSettings
 
 #: Steps of the position within a bucket of the hash. Equal elements then have equal keys whatever the last bit of a product.

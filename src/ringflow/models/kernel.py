@@ -13,9 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ringflow.models.block import Mixer
-from ringflow.models.layout import Layout
-from ringflow.models.rotary import from_leader, turn, turn_back
+from ringflow.models.attention import Layout, Mixer, from_leader, turn, turn_back
 from ringflow.models.settings import ModelSettings
 
 #: Rows summed as one matrix product. An event is cut into such chunks, since a sum per row would need M x E numbers of each.

@@ -1,22 +1,175 @@
-"""The network: embed the elements, let them talk, say what each of them is."""
+"""The network: embed the elements, let them talk, say what each of them is, and decide."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from ringflow.elements.batch import ElementBatch
+from ringflow.elements.batch import KINDS, ElementBatch
 from ringflow.elements.features import feature_names
-from ringflow.models.attention import AttentionMixer
-from ringflow.models.block import Block, Mixer
-from ringflow.models.embed import Embedding
+from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PARTICLE_CLASSES
+from ringflow.models.attention import ACTIVATIONS, AttentionMixer, Block, Layout, Mixer, RotaryPositions
 from ringflow.models.graph import GraphMixer
-from ringflow.models.heads import Heads, Prediction
 from ringflow.models.kernel import KernelMixer
-from ringflow.models.layout import Layout
-from ringflow.models.rotary import RotaryPositions
 from ringflow.models.settings import ModelSettings
+
+#: Scaled features are drawn in beyond this many standard deviations, so that no outlier shouts.
+_LARGEST = 8.0
+#: Elements at a time when features are summed up in double precision: what a core's cache holds.
+_ROWS = 16384
+
+
+class Embedding(nn.Module):
+    """Scaled features, a flag per missing feature and the kind of the element, embedded in the width of the network."""
+
+    mean_F: Tensor
+    deviation_F: Tensor
+
+    def __init__(self, settings: ModelSettings, num_features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean_F", torch.zeros(num_features))
+        self.register_buffer("deviation_F", torch.ones(num_features))
+        self.layers = nn.Sequential(
+            nn.Linear(2 * num_features + len(KINDS), settings.width),
+            ACTIVATIONS[settings.activation](),
+            nn.Linear(settings.width, settings.width),
+        )
+
+    @torch.no_grad()
+    def fit(self, features_NF: Tensor) -> None:
+        """Take mean and deviation of the values that are there."""
+        parts = torch.split(features_NF, _ROWS)
+        count = torch.stack([(~part.isnan()).sum(0) for part in parts]).sum(0).clamp_min(1)
+        mean = torch.stack([part.double().nan_to_num(0.0).sum(0) for part in parts]).sum(0) / count
+        squares = [(part.double() - mean).nan_to_num(0.0).square().sum(0) for part in parts]
+        variance = torch.stack(squares).sum(0) / count
+        self.mean_F.copy_(mean)
+        self.deviation_F.copy_(variance.sqrt().clamp_min(1e-3))
+
+    def forward(self, features_NF: Tensor, kind_N: Tensor) -> Tensor:
+        """Vectors [N, D]."""
+        return self.embed(*self.scale(features_NF), kind_N)
+
+    def scale(self, features_NF: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled features, zero where they are missing, and whether they are."""
+        missing = features_NF.isnan()
+        scaled = ((features_NF - self.mean_F) / self.deviation_F).clamp(-_LARGEST, _LARGEST)
+        return torch.where(missing, 0.0, scaled), missing
+
+    def embed(self, scaled_NF: Tensor, missing_NF: Tensor, kind_N: Tensor) -> Tensor:
+        """Vectors [N, D] of scaled features and flags; a flag may also be a number between 0 and 1."""
+        kind = nn.functional.one_hot(kind_N, len(KINDS))
+        flags = missing_NF.to(scaled_NF.dtype)
+        x: Tensor = self.layers(torch.cat([scaled_NF, flags, kind.to(scaled_NF.dtype)], dim=1))
+        return x
+
+
+#: Classes of a particle, that is all but "none"; column c of `class_NC` is label c + 1.
+NUM_CLASSES = len(PARTICLE_CLASSES) - 1
+#: Charges in the order of the columns of `charge_N3`.
+CHARGES = (-1, 0, 1)
+#: Columns of `momentum_N5`.
+MOMENTUM = ("log_pt", "log_energy", "d_eta", "sin_d_phi", "cos_d_phi")
+
+_SIZES = (1, NUM_CLASSES, len(CHARGES), len(MOMENTUM))
+
+
+class Prediction(NamedTuple):
+    """Outputs per element; all zero means: trust the detector."""
+
+    particle_N: Tensor  # logit of being the primary element of a particle
+    class_NC: Tensor  # logits of label c + 1
+    charge_N3: Tensor  # logits of CHARGES
+    momentum_N5: Tensor  # log pt and log energy over the measured ones, d eta, sine and cosine - 1 of d phi
+
+
+class Heads(nn.Module):
+    """One hidden layer over the result of the backbone and, beside it, the embedded element itself; then all outputs."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(
+            nn.Linear(2 * settings.width, 2 * settings.width), ACTIVATIONS[settings.activation]()
+        )
+        self.out = nn.Linear(2 * settings.width, sum(_SIZES))
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x_ND: Tensor, embedded_ND: Tensor) -> Prediction:
+        """Predictions in full precision."""
+        return self.say(self.think(x_ND, embedded_ND))
+
+    def think(self, x_ND: Tensor, embedded_ND: Tensor) -> Tensor:
+        """What is known of every element before the outputs are made of it, [N, 2 D]."""
+        known: Tensor = self.hidden(torch.cat([x_ND, embedded_ND], dim=1))
+        return known
+
+    def say(self, known: Tensor) -> Prediction:
+        """Predictions in full precision."""
+        out = self.out(known).float()
+        particle, label, charge, momentum = out.split(_SIZES, dim=1)
+        return Prediction(particle[:, 0], label, charge, momentum)
+
+
+#: Classes that carry a charge, and so exist on tracks only.
+_CHARGED = (CHARGED_HADRON, ELECTRON, MUON)
+#: Logarithms of momenta are kept within this distance from what was measured.
+_FARTHEST = 4.0
+
+
+@dataclass(frozen=True)
+class DecodedElements:
+    """Candidates, row by row in the order of their elements."""
+
+    row: Tensor  # which element of the batch
+    label: Tensor
+    charge: Tensor
+    momentum: Tensor  # [candidate, (px, py, pz, energy)] in GeV
+
+
+def decode(prediction: Prediction, batch: ElementBatch, threshold: float = 0.5) -> DecodedElements:
+    """The elements that say yes, with class, charge and four-momentum."""
+    row = torch.nonzero(prediction.particle_N.sigmoid() >= threshold).squeeze(1)
+    chosen = Prediction(*(output[row] for output in prediction))
+    return DecodedElements(row, *decide(chosen, batch.charge_N[row] != 0, batch.reference_N4[row]))
+
+
+def decide(prediction: Prediction, on_track_N: Tensor, reference_N4: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Class, charge and four-momentum of elements if they are particles."""
+    best = torch.where(possible_classes(on_track_N), prediction.class_NC, -torch.inf).argmax(1)
+    # A charged candidate has one of the two charges; a neutral one has none.
+    negative, _, positive = prediction.charge_N3.unbind(1)
+    charge = torch.where(
+        _charged_classes(best.device)[best], torch.where(positive >= negative, CHARGES[2], CHARGES[0]), 0
+    )
+    return best + 1, charge, four_momentum(prediction.momentum_N5, reference_N4)
+
+
+def possible_classes(on_track_N: Tensor) -> Tensor:
+    """Which classes [N, C] an element can have: a charged one only on a track."""
+    return on_track_N[:, None] | ~_charged_classes(on_track_N.device)
+
+
+def _charged_classes(device: torch.device) -> Tensor:
+    return torch.tensor([column + 1 in _CHARGED for column in range(NUM_CLASSES)], device=device)
+
+
+def four_momentum(momentum_N5: Tensor, reference_N4: Tensor) -> Tensor:
+    """(px, py, pz, energy) from the outputs and what was measured; the energy is at least the momentum."""
+    log_pt, log_energy, d_eta, sine, cosine = momentum_N5.unbind(1)
+    pt, eta, phi, energy = reference_N4.unbind(1)
+    pt = pt * log_pt.clamp(-_FARTHEST, _FARTHEST).exp()
+    energy = energy * log_energy.clamp(-_FARTHEST, _FARTHEST).exp()
+    eta = (eta + d_eta).clamp(-6.0, 6.0)
+    phi = phi + torch.atan2(sine, 1.0 + cosine)
+    pz = pt * torch.sinh(eta)
+    least = pt * torch.cosh(eta)
+    return torch.stack([pt * torch.cos(phi), pt * torch.sin(phi), pz, torch.maximum(energy, least)], dim=1)
+
 
 #: How the elements talk to each other, by name of the backbone; None: not at all.
 MIXERS: dict[str, Callable[[ModelSettings], Mixer] | None] = {

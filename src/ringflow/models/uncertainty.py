@@ -23,8 +23,7 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
 from ringflow.base.rundir import write_atomic
 from ringflow.event.particles import PARTICLE_CLASSES
-from ringflow.models.decode import DecodedElements
-from ringflow.models.heads import Prediction
+from ringflow.models.model import DecodedElements, Prediction
 
 #: Of which there is an uncertainty; those of pT and energy are relative.
 QUANTITIES = ("pt", "eta", "phi", "energy")

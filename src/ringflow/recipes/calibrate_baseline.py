@@ -20,8 +20,7 @@ from ringflow.baseline.constants import (
     LinkConstants,
     PhotonConstants,
 )
-from ringflow.baseline.link import follow_tracks, track_distance
-from ringflow.baseline.photon import CORE_SHARE
+from ringflow.baseline.link import CORE_SHARE, follow_tracks, track_distance
 from ringflow.baseline.rules import EventView, event_views
 from ringflow.event.block import EventBlock
 from ringflow.recipes.shoot import Shot, run_all, simulate_shot

@@ -22,9 +22,8 @@ from ringflow.base.memory import keep_freed_memory
 from ringflow.event.block import EventBlock
 from ringflow.recipes.simulate import block_seed
 from ringflow.recipes.workers import die_with_parent, interrupts_held_back
-from ringflow.sim.generated import GeneratedEvents, Generator
+from ringflow.sim.generator import GeneratedEvents, Generator, make_generator
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.samples import make_generator
 from ringflow.sim.settings import GeneratorSettings
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def simulate(stream: Stream, index: int) -> EventBlock:
 def elements(stream: Stream, index: int, calorimeter: str) -> dict[str, Any]:
     """The elements of a block with their targets, as numpy columns that travel well between processes."""
     from ringflow.data.chunks import to_tensors
-    from ringflow.elements.build import from_block
+    from ringflow.elements.batch import from_block
 
     batch = from_block(simulate(stream, index), calorimeter, with_targets=True)
     return {name: column.numpy() for name, column in to_tensors(batch).items()}

@@ -58,9 +58,8 @@ def simulate_shot(shot: Shot) -> Iterator[EventBlock]:
     import torch
 
     from ringflow.sim.detector import Detector
+    from ringflow.sim.generator import Gun, GunGenerator
     from ringflow.sim.geometry import load_detector
-    from ringflow.sim.gun import GunGenerator
-    from ringflow.sim.samples import Gun
 
     torch.set_num_threads(1)
     gun = Gun(description="fixed energy", pdg=shot.pdg, energy=(shot.energy, shot.energy), cos_theta=shot.cos_theta)

@@ -15,9 +15,8 @@ from ringflow.base.provenance import collect
 from ringflow.event.block import Collection, EventBlock
 from ringflow.recipes.production import Request, produce
 from ringflow.recipes.workers import Plan
-from ringflow.sim.generated import GeneratedEvents, Generator
+from ringflow.sim.generator import GeneratedEvents, Generator, make_generator
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.samples import make_generator
 from ringflow.sim.settings import SimulateSettings
 
 DEFAULT_EVENTS = 1000

@@ -14,14 +14,13 @@ import torch
 from ringflow.base.errors import FailureError
 from ringflow.base.log import progress
 from ringflow.data.chunks import ALL, Ahead, Lane, from_tensors
-from ringflow.elements.batch import ElementBatch, join
-from ringflow.elements.build import build, target_collection
+from ringflow.elements.batch import ElementBatch, build, join, target_collection
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.recipes import collisions
 from ringflow.recipes.collisions import Stream
 from ringflow.recipes.simulate import block_seed
 from ringflow.sim.detector import Detector
-from ringflow.sim.generated import GeneratedEvents
+from ringflow.sim.generator import GeneratedEvents
 
 
 class SimulatedChunks:

@@ -20,16 +20,15 @@ from ringflow.base.errors import UsageError
 from ringflow.data.chunks import DatasetChunks, Lane, describe, require_learnable, training_columns
 from ringflow.data.manifest import manifest_hash
 from ringflow.data.read import Dataset
-from ringflow.elements.batch import ElementBatch, join
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import ElementBatch, from_block, join
 from ringflow.evaluate.candidates import TRUTH_COLUMNS
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.recipes.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
 from ringflow.recipes.reconstructions import has_truth
 from ringflow.recipes.simulated_chunks import SimulatedChunks, validation_blocks
 from ringflow.sim.detector import Detector
+from ringflow.sim.generator import sample
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.samples import sample
 from ringflow.train.settings import TrainSettings
 
 SIMULATED = "sim:"

@@ -17,7 +17,7 @@ from ringflow.base.log import progress, say
 from ringflow.base.provenance import describe_input
 from ringflow.base.rundir import require_suffix, write_errors
 from ringflow.data.read import Dataset
-from ringflow.elements.build import from_block, target_collection
+from ringflow.elements.batch import from_block, target_collection
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.uncertainty import QUANTITIES, UncertaintyHead, file_beside, save_uncertainty

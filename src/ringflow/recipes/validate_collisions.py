@@ -58,8 +58,8 @@ def collide(detector: str, seed: int, task: tuple[str, int]) -> Collisions:
     from ringflow.evaluate.metrics import metrics
     from ringflow.evaluate.sheet import Sheet, Truth
     from ringflow.sim.detector import Detector
+    from ringflow.sim.generator import make_generator
     from ringflow.sim.geometry import load_detector
-    from ringflow.sim.samples import make_generator
     from ringflow.sim.settings import GeneratorSettings
 
     torch.set_num_threads(1)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringflow.elements.batch import ElementBatch
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import ElementBatch, from_block
 from ringflow.evaluate.candidates import checked
 from ringflow.evaluate.measure import measure
 from ringflow.evaluate.metrics import metrics

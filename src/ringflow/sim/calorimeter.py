@@ -15,10 +15,9 @@ from torch import Tensor
 
 from ringflow.elements.grouping import group_sum
 from ringflow.event.schema import SUBSYSTEMS
-from ringflow.sim.draw import Draw
+from ringflow.sim.flight import Draw, Table
 from ringflow.sim.geometry import DetectorGeometry
-from ringflow.sim.spots import Spots
-from ringflow.sim.table import Table
+from ringflow.sim.shower import Spots
 
 #: Bits of a key, from the lowest: particle in the event, two cell indices, layer, side, subsystem; the event is above them.
 _PARTICLE_BITS, _INDEX_BITS, _LAYER_BITS, _SIDE_BITS, _SUBSYSTEM_BITS = 14, 13, 7, 1, 3

@@ -1,4 +1,7 @@
-"""Decays in flight of long-lived particles, by two- and three-body phase space."""
+"""Decays in flight of long-lived particles, by two- and three-body phase space.
+
+Short-lived particles (K0S, hyperons, charm) are decayed by the generator; these live long enough to reach the detector.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,7 @@ import torch
 from torch import Tensor
 
 from ringflow.event.particles import properties
-from ringflow.sim.decay_table import CHANNELS, NEUTRINO
-from ringflow.sim.draw import Draw
-from ringflow.sim.flight import Flight, daughters
-from ringflow.sim.species import SpeciesTable
+from ringflow.sim.flight import CHANNELS, NEUTRINO, Draw, Flight, SpeciesTable, daughters
 
 _MOST_CHANNELS = max(len(channels) for channels in CHANNELS.values())
 

@@ -1,15 +1,263 @@
-"""Particles in flight: the table that transport, interactions and decays hand to each other."""
+"""Particles in flight: random draws, kinds of particles, helices, and the table that transport and decays hand to each other.
+
+A solenoid field bends paths; they are given as transverse path lengths in mm (the length of the projection onto the xy plane).
+All functions are elementwise over tensors of particles; straight lines (neutral particles) are helices of no curvature.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ringflow.sim.helix import Helix
-from ringflow.sim.species import SpeciesTable
-from ringflow.sim.table import Table
+from ringflow.event.particles import INVISIBLE, SPEED_OF_LIGHT, label_of, lookup
+
+
+@dataclass(frozen=True)
+class Table:
+    """Base of tables; every field is a tensor with one entry per row."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def take(self, rows: Tensor) -> Self:
+        """Rows by mask or index."""
+        if rows.dtype == torch.bool:
+            rows = torch.nonzero(rows).squeeze(1)
+        # index_select is four times faster than indexing on a CPU.
+        return replace(self, **{field.name: getattr(self, field.name).index_select(0, rows) for field in fields(self)})
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """All rows of several tables, in order."""
+        return cls(**{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)})
+
+
+class Draw:
+    """Draws from one stream. The same seed, device type and calls give the same numbers."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.Generator(device=device).manual_seed(seed)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Uniform in [0, 1), in the shape and dtype of `like`."""
+        return torch.empty_like(like).uniform_(generator=self._stream)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Standard normal."""
+        return torch.empty_like(like).normal_(generator=self._stream)
+
+    def exponential(self, like: Tensor) -> Tensor:
+        """Exponential of mean one."""
+        # By inversion: torch's own sampler is five times slower on a CPU.
+        return self.uniform(like).neg_().log1p_().neg_()
+
+    def poisson(self, mean: Tensor) -> Tensor:
+        """Poisson counts."""
+        return torch.poisson(mean, generator=self._stream)
+
+    def gamma(self, shape: Tensor) -> Tensor:
+        """Gamma of unit scale."""
+        return torch._standard_gamma(shape, generator=self._stream)
+
+    def fast_gamma(self, shape: Tensor) -> Tensor:
+        """Gamma of unit scale by the cube-root transformation, for millions of spots.
+
+        The cube root of a gamma variate is nearly normal [Wilson, Hilferty, PNAS 17 (1931) 684]; shapes are raised by one to
+        where that is good to a per cent, and brought back with the power of a uniform variate.
+        """
+        raised = shape + 1.0
+        root = 1.0 - 1.0 / (9.0 * raised) + self.normal(shape) / (3.0 * torch.sqrt(raised))
+        # log of u^(1/shape), by the exponential variate.
+        return raised * root.clamp_min(0.0) ** 3 * torch.exp(-self.exponential(shape) / shape)
+
+
+NEUTRINO = 12
+
+#: Decays in flight: |PDG| of the parent -> (probability, daughters) [PDG, Review of Particle Physics]. The probabilities of a
+#: parent are normalised where they are used. Channels are for the positive (or neutral) parent; neutrinos are written as 12
+#: whatever their flavour, since they leave.
+CHANNELS: dict[int, tuple[tuple[float, tuple[int, ...]], ...]] = {
+    13: ((1.0, (11, NEUTRINO, NEUTRINO)),),
+    111: ((1.0, (22, 22)),),
+    211: ((1.0, (-13, NEUTRINO)),),
+    321: (
+        (0.6356, (-13, NEUTRINO)),
+        (0.2067, (211, 111)),
+        (0.0558, (211, 211, -211)),
+        (0.0507, (111, -11, NEUTRINO)),
+        (0.0335, (111, -13, NEUTRINO)),
+        (0.0176, (211, 111, 111)),
+    ),
+    130: (
+        (0.2028, (211, 11, NEUTRINO)),
+        (0.2027, (-211, -11, NEUTRINO)),
+        (0.1352, (211, 13, NEUTRINO)),
+        (0.1352, (-211, -13, NEUTRINO)),
+        (0.1952, (111, 111, 111)),
+        (0.1254, (211, -211, 111)),
+    ),
+}
+
+#: What interactions and decays in the tracker make; always in the table.
+SECONDARIES = (22, 11, -11, 13, -13, 111, 211, -211, 2112, 2212)
+
+_NUCLEONS_AND_HYPERONS = 1000  # hadrons above this PDG number carry baryon number
+
+
+@dataclass(frozen=True)
+class SpeciesTable:
+    """Properties of the kinds of particles in a block, one row per kind."""
+
+    pdg: tuple[int, ...]
+    number: Tensor  # the PDG numbers again, rising
+    label: Tensor
+    charge: Tensor
+    mass: Tensor
+    ctau: Tensor  # mm; infinite where we know no decay
+    is_photon: Tensor
+    is_electron: Tensor
+    is_muon: Tensor
+    is_invisible: Tensor
+    baryon: Tensor  # +1, -1 or 0
+
+    @classmethod
+    def of(cls, present: np.ndarray, device: torch.device) -> SpeciesTable:
+        """Table for the PDG numbers of a block and everything they may turn into."""
+        kinds = np.unique(np.concatenate([np.unique(present), SECONDARIES])).astype(np.int64)
+        code = np.abs(kinds)
+        decays = np.array([int(kind) in CHANNELS for kind in code])
+        ctau = np.where(decays, lookup(kinds, "ctau"), np.inf)
+        is_baryon = (code > _NUCLEONS_AND_HYPERONS) & (code // 1000 % 10 > 0) & (code < 10**6)
+
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(values, device=device)
+
+        return cls(
+            pdg=tuple(int(kind) for kind in kinds),
+            number=tensor(kinds),
+            label=tensor(label_of(kinds)),
+            charge=tensor(lookup(kinds, "charge")),
+            mass=tensor(lookup(kinds, "mass")),
+            ctau=tensor(ctau),
+            is_photon=tensor(code == 22),
+            is_electron=tensor(code == 11),
+            is_muon=tensor(code == 13),
+            is_invisible=tensor(np.isin(code, INVISIBLE)),
+            baryon=tensor(np.where(is_baryon, np.sign(kinds), 0).astype(np.float64)),
+        )
+
+    def row(self, pdg: int) -> int:
+        """Row of a PDG number."""
+        return self.pdg.index(pdg)
+
+    def rows(self, pdg: Tensor) -> Tensor:
+        """Rows of PDG numbers."""
+        return torch.searchsorted(self.number, pdg)
+
+    @property
+    def is_hadron(self) -> Tensor:
+        """Everything that showers hadronically."""
+        return ~(self.is_photon | self.is_electron | self.is_muon | self.is_invisible)
+
+
+#: Turning rate of a unit charge: pt [GeV] = BENDING * B [T] * radius [mm].
+BENDING = SPEED_OF_LIGHT * 1e-6
+
+#: Below this curvature times distance a path counts as straight; the sagitta is then under a nanometre in a detector.
+_STRAIGHT = 1e-9
+_TWO_PI = 2.0 * torch.pi
+
+
+@dataclass(frozen=True)
+class Helix(Table):
+    """Position, direction and signed turning rate (rad per mm of transverse path)."""
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    phi: Tensor
+    tan_lambda: Tensor
+    turn: Tensor
+
+    @classmethod
+    def of(
+        cls, x: Tensor, y: Tensor, z: Tensor, px: Tensor, py: Tensor, pz: Tensor, charge: Tensor, field: float
+    ) -> Helix:
+        """Helix of particles in a field along +z; positive charges turn clockwise seen from +z."""
+        pt = torch.hypot(px, py).clamp_min(1e-9)
+        return cls(x, y, z, torch.atan2(py, px), pz / pt, -BENDING * charge * field / pt)
+
+    def position(self, path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Point after a transverse path."""
+        half_turn = 0.5 * self.turn * path
+        chord = path * torch.sinc(half_turn / torch.pi)
+        middle = self.phi + half_turn
+        return self.x + chord * torch.cos(middle), self.y + chord * torch.sin(middle), self.z + path * self.tan_lambda
+
+    def direction(self, path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Unit vector of the momentum after a transverse path."""
+        azimuth = self.phi + self.turn * path
+        cos_lambda = torch.rsqrt(1.0 + self.tan_lambda**2)
+        return cos_lambda * torch.cos(azimuth), cos_lambda * torch.sin(azimuth), cos_lambda * self.tan_lambda
+
+    def length(self, path: Tensor) -> Tensor:
+        """Length in space of a transverse path."""
+        return path * torch.sqrt(1.0 + self.tan_lambda**2)
+
+    def to_cylinder(self, radius: float | Tensor) -> Tensor:
+        """Shortest path forward to a cylinder around the beam axis; infinite if it is never met."""
+        straight = self._straight_to_cylinder(radius)
+        turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
+        centre_x = self.x - torch.sin(self.phi) / turn
+        centre_y = self.y + torch.cos(self.phi) / turn
+        centre = torch.hypot(centre_x, centre_y).clamp_min(1e-9)
+        bend = 1.0 / turn.abs()
+        cosine = (radius**2 - centre**2 - bend**2) / (2.0 * centre * bend)
+        half_angle = torch.acos(cosine.clamp(-1.0, 1.0))
+        start = self.phi - 0.5 * torch.pi * turn.sign()
+        axis = torch.atan2(centre_y, centre_x)
+        candidates = [
+            torch.remainder((axis + side * half_angle - start) * turn.sign(), _TWO_PI) for side in (-1.0, 1.0)
+        ]
+        # A start on the cylinder itself is not a crossing.
+        first, second = (torch.where(angle * bend < 1e-6, _TWO_PI, angle) for angle in candidates)
+        curved = torch.where(cosine.abs() <= 1.0, torch.minimum(first, second) * bend, torch.inf)
+        return torch.where(self.turn.abs() < _STRAIGHT, straight, curved)
+
+    def _straight_to_cylinder(self, radius: float | Tensor) -> Tensor:
+        along = self.x * torch.cos(self.phi) + self.y * torch.sin(self.phi)
+        discriminant = along**2 - (self.x**2 + self.y**2 - radius**2)
+        root = torch.sqrt(discriminant.clamp_min(0.0))
+        near, far = -along - root, -along + root
+        path = torch.where(near > 1e-6, near, far)
+        return torch.where((discriminant >= 0.0) & (path > 1e-6), path, torch.inf)
+
+    def to_plane(self, z: float | Tensor) -> Tensor:
+        """Path forward to a plane across the beam; infinite if it flies away from it."""
+        path = (z - self.z) / torch.where(self.tan_lambda == 0.0, 1e-30, self.tan_lambda)
+        return torch.where(path > 1e-6, path, torch.inf)
+
+    def perigee(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Signed d0, z0 and azimuth at the point of closest approach to the beam axis."""
+        along = self.x * torch.cos(self.phi) + self.y * torch.sin(self.phi)
+        across = self.x * torch.sin(self.phi) - self.y * torch.cos(self.phi)
+        # Turning angle back to the perigee; atan2 keeps it small and right for straight lines too.
+        angle = torch.atan2(self.turn * along, 1.0 - self.turn * across)
+        straight = self.turn.abs() < _STRAIGHT
+        path = torch.where(straight, -along, -angle / torch.where(straight, 1.0, self.turn))
+        x, y, z = self.position(path)
+        azimuth = self.phi + self.turn * path
+        return (
+            x * torch.sin(azimuth) - y * torch.cos(azimuth),
+            z,
+            torch.remainder(azimuth + torch.pi, _TWO_PI) - torch.pi,
+        )
 
 
 @dataclass(frozen=True)

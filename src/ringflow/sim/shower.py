@@ -1,26 +1,134 @@
-"""Showers: what a particle that enters the calorimeter leaves there, as sub-showers to be sampled as energy spots.
+"""Showers: what a particle that enters the calorimeter leaves there, as points with an energy and a time.
 
 Electromagnetic profiles after Grindhammer and Peters [hep-ex/0001020], hadronic after Bock et al. [NIM 186 (1981) 533] with a
 fluctuating electromagnetic fraction [Gabriel et al., Groom]. A hadronic shower is a handful of sub-showers, each
 electromagnetic (neutral pions) or hadronic, with an energy, a start and a direction of its own: the lumps that clustering
-splits.
+splits. The calorimeter behind a face is a stack of slabs (ECAL, gap, HCAL, coil, yoke), so that radiation lengths, interaction
+lengths and energy loss are piecewise linear in depth.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ringflow.sim.depth import INTERACTION, LOSS, MILLIMETRES, DepthTable
-from ringflow.sim.draw import Draw
-from ringflow.sim.flight import Flight, orthogonal_frame
-from ringflow.sim.geometry import DetectorGeometry, ShowerModel
-from ringflow.sim.helix import Helix
-from ringflow.sim.species import SpeciesTable
-from ringflow.sim.table import Table
-from ringflow.sim.transport import BARREL_FACE
+from ringflow.event.particles import SPEED_OF_LIGHT
+from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, Table, orthogonal_frame
+from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry, ShowerModel
+from ringflow.sim.tracker import BARREL_FACE
+
+#: Quantities that can be converted into each other.
+MILLIMETRES, RADIATION, INTERACTION, LOSS = range(4)
+_QUANTITIES = 4
+
+#: Air is given a trace of material, so that every quantity grows strictly with depth and can be inverted.
+_AIR = 1e-7
+
+_SENSITIVE = {"ecal": 0, "hcal": 1, "yoke": 2}
+_DEAD = 3
+#: Steps of the even tables that stand for the exact breakpoints: an index instead of a search, exact but at the kinks.
+_STEPS = 8192
+
+
+@dataclass(frozen=True)
+class DepthTable:
+    """Depth tables of the three faces, even in each quantity."""
+
+    breakpoints: Tensor  # [quantity, face, breakpoint]
+    calorimeter: Tensor  # [face, slab]: 0 ECAL, 1 HCAL, 2 yoke, 3 nothing sensitive
+    even: Tensor  # [source quantity, target quantity, face * step]
+    per_unit: tuple[float, ...]  # steps per unit of each quantity
+    end: tuple[float, ...]  # largest value of each quantity
+
+    @classmethod
+    def of(cls, geometry: DetectorGeometry, device: torch.device) -> DepthTable:
+        """Tables for the barrel face, the endcap face and the face of the hadronic endcap alone."""
+        ecal, hcal, coil, yoke = geometry.ecal, geometry.hcal, geometry.coil, geometry.yoke
+        material = (coil.radiation_lengths, coil.interaction_lengths, coil.loss)
+        barrel = [
+            (ecal.barrel.inner, ecal.depth, _material(ecal), "ecal"),
+            (hcal.barrel.inner, hcal.depth, _material(hcal), "hcal"),
+            (coil.barrel.inner, coil.barrel.outer - coil.barrel.inner, material, "coil"),
+            (yoke.barrel.inner, yoke.depth, _material(yoke), "yoke"),
+        ]
+        endcap = [
+            (part.endcap.inner, part.depth, _material(part), name)
+            for part, name in ((ecal, "ecal"), (hcal, "hcal"), (yoke, "yoke"))
+        ]
+        stacks = [_stack(barrel), _stack(endcap), _stack(endcap[1:])]
+        longest = max(len(points) for points, _ in stacks)
+        rows, kinds = [], []
+        for points, calorimeters in stacks:
+            # Beyond the last slab there is air for ever; padding keeps the tables rectangular.
+            padding = [tuple(v + 1.0 * (k + 1) for v in points[-1]) for k in range(longest + 1 - len(points))]
+            rows.append([*points, *padding])
+            kinds.append([*calorimeters, *[_DEAD] * (longest + 1 - len(calorimeters))])
+        breakpoints = np.array(rows, dtype=np.float64).transpose(2, 0, 1)
+        end = breakpoints.max(axis=(1, 2))
+        even = np.array([[_even(breakpoints, s, t, end[s]) for t in range(_QUANTITIES)] for s in range(_QUANTITIES)])
+        return cls(
+            torch.as_tensor(breakpoints, dtype=torch.float32, device=device),
+            torch.tensor(kinds, device=device),
+            torch.as_tensor(even.reshape(_QUANTITIES, _QUANTITIES, -1), dtype=torch.float32, device=device),
+            tuple(float((_STEPS - 1) / value) for value in end),
+            tuple(float(value) for value in end),
+        )
+
+    def convert(self, value: Tensor, face: Tensor, source: int, target: int) -> Tensor:
+        """Depth given as one quantity, read as another; beyond the end there is nothing, and the end is returned."""
+        place = (value * self.per_unit[source]).clamp(0.0, _STEPS - 1.001)
+        step = place.to(torch.int64)
+        share = place - step
+        low = face * _STEPS + step
+        table = self.even[source, target]
+        below = table.index_select(0, low)
+        return below + share * (table.index_select(0, low + 1) - below)
+
+    def calorimeter_at(self, depth: Tensor, face: Tensor) -> Tensor:
+        """Which calorimeter a depth in mm lies in."""
+        slab = (depth.unsqueeze(1) >= self.breakpoints[MILLIMETRES][face]).sum(1) - 1
+        return self.calorimeter[face, slab.clamp(0, self.calorimeter.shape[1] - 1)]
+
+
+def _even(breakpoints: npt.NDArray[np.float64], source: int, target: int, end: float) -> npt.NDArray[np.float64]:
+    """The piecewise linear function of each face at even steps of the source quantity."""
+    at = np.linspace(0.0, end, _STEPS)
+    return np.array(
+        [np.interp(at, known, wanted) for known, wanted in zip(breakpoints[source], breakpoints[target], strict=True)]
+    )
+
+
+def _material(part: CalorimeterGeometry) -> tuple[float, float, float]:
+    return part.layers * part.x0_per_layer, part.layers * part.lambda_per_layer, part.layers * part.loss_per_layer
+
+
+Slab = tuple[float, float, tuple[float, float, float], str]
+
+
+def _stack(slabs: list[Slab]) -> tuple[list[tuple[float, ...]], list[int]]:
+    """Breakpoints (mm, X0, lambda, GeV) of slabs given as (start, thickness, material, name), and what lies between them."""
+    start = slabs[0][0]
+    points: list[tuple[float, ...]] = [(0.0, 0.0, 0.0, 0.0)]
+    kinds: list[int] = []
+
+    def extend(thickness: float, material: tuple[float, float, float], name: str) -> None:
+        points.append(tuple(a + b + _AIR * thickness for a, b in zip(points[-1], (thickness, *material), strict=True)))
+        kinds.append(_SENSITIVE.get(name, _DEAD))
+
+    for inner, thickness, material, name in slabs:
+        gap = inner - start - points[-1][0]
+        if gap > 1e-3:
+            extend(gap, (0.0, 0.0, 0.0), "air")
+        extend(thickness, material, name)
+    return points, kinds
+
 
 _GRAZING = 0.2
 _MOST_SUBSHOWERS = 16
@@ -218,3 +326,176 @@ def hadronic_profile(sub: SubShowers) -> tuple[Tensor, Tensor, Tensor]:
     log_e = torch.log(sub.energy.clamp_min(1.0))
     shape, inverse_rate = 0.6165 + 0.3183 * log_e, 1.0 / (0.9099 - 0.0237 * log_e)
     return shape, inverse_rate, (shape - 1.0).clamp_min(0.0) * inverse_rate
+
+
+#: Largest lateral distance of a spot, as the quantile of its profile: the tails of the formula reach to infinity.
+_LATERAL_QUANTILE = 0.985
+
+
+@dataclass(frozen=True)
+class Spots(Table):
+    """Points of energy. An energy below zero stands for that many minimum-ionising particles, scaled where it lands."""
+
+    particle: Tensor
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    time: Tensor
+    energy: Tensor
+
+
+def sample_showers(
+    sub: SubShowers, arrival: Arrival, table: DepthTable, geometry: DetectorGeometry, draw: Draw, chunk: int
+) -> Iterator[Spots]:
+    """Spots of all sub-showers, electromagnetic ones first, about `chunk` at a time (0: all) to stay in a processor's cache."""
+    for is_em in (True, False):
+        part = sub.take(sub.is_em == is_em)
+        recipe = _Recipe.of(part, is_em, arrival, table, geometry, draw)
+        for first, last in _cut(recipe.count, chunk):
+            piece = _Recipe(*(getattr(recipe, name)[first:last] for name in _Recipe.__dataclass_fields__))
+            yield _sample(piece, is_em, table, geometry, draw)
+
+
+def _cut(count: Tensor, chunk: int) -> list[tuple[int, int]]:
+    """Ranges of sub-showers with about `chunk` spots each."""
+    if chunk <= 0 or len(count) == 0:
+        return [(0, len(count))]
+    piece = torch.div(count.cumsum(0), chunk, rounding_mode="floor")
+    _, sizes = torch.unique_consecutive(piece, return_counts=True)
+    edges = [0, *sizes.cumsum(0).tolist()]
+    return list(pairwise(edges))
+
+
+@dataclass(frozen=True)
+class _Recipe(Table):
+    """Everything the spots of a sub-shower are drawn from."""
+
+    count: Tensor
+    particle: Tensor
+    face: Tensor
+    cosine: Tensor
+    time: Tensor
+    shape: Tensor  # of the gamma profile along the axis
+    inverse_rate: Tensor  # in X0 or lambda
+    maximum: Tensor  # depth of the maximum, X0
+    before: Tensor  # material in front of the start, in X0 or lambda
+    depth: Tensor  # of the start behind the face, mm
+    mean_energy: Tensor  # of a spot
+    size: Tensor  # lateral, mm
+    log_energy: Tensor
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    dx: Tensor
+    dy: Tensor
+    dz: Tensor
+
+    @classmethod
+    def of(
+        cls, sub: SubShowers, is_em: bool, arrival: Arrival, table: DepthTable, geometry: DetectorGeometry, draw: Draw
+    ) -> _Recipe:
+        """Profiles, densities and sizes; density and size belong to the calorimeter in which a sub-shower starts."""
+        at = arrival.take(sub.arrival)
+        shape, inverse_rate, maximum = em_profile(sub, geometry.shower, draw) if is_em else hadronic_profile(sub)
+        parts = (geometry.ecal, geometry.hcal, geometry.yoke, geometry.hcal)
+        density = "em_spots_per_gev" if is_em else "hadronic_spots_per_gev"
+        where = table.calorimeter_at(sub.depth, at.face)
+        rate = torch.tensor([getattr(part, density) for part in parts], device=where.device)[where]
+        moliere = torch.tensor([part.moliere_radius for part in parts], device=where.device)[where]
+        size = moliere if is_em else torch.full_like(moliere, geometry.shower.lateral_size)
+        before = table.convert(sub.depth, at.face, MILLIMETRES, RADIATION if is_em else INTERACTION)
+        return cls(
+            count=draw.poisson(sub.energy * rate).to(torch.int64),
+            particle=at.particle,
+            face=at.face,
+            cosine=at.cosine,
+            time=at.time,
+            shape=shape,
+            inverse_rate=inverse_rate,
+            maximum=maximum,
+            before=before,
+            depth=sub.depth,
+            mean_energy=1.0 / rate,
+            size=size,
+            log_energy=torch.log(sub.energy.clamp_min(0.1)),
+            **{name: getattr(sub, name) for name in ("x", "y", "z", "dx", "dy", "dz")},
+        )
+
+
+def _sample(recipe: _Recipe, is_em: bool, table: DepthTable, geometry: DetectorGeometry, draw: Draw) -> Spots:
+    of = torch.repeat_interleave(torch.arange(len(recipe), device=draw.device), recipe.count)
+    spot = recipe.take(of)
+    along = draw.fast_gamma(spot.shape) * spot.inverse_rate
+    if not is_em:
+        # Slow fragments and neutrons of a nuclear break-up also go backwards.
+        model = geometry.shower
+        back = -model.backscatter_length * draw.exponential(along)
+        along = torch.where(draw.uniform(along) < model.backscatter_fraction, back, along)
+    amount = spot.before + along * spot.cosine
+    depth = table.convert(amount, spot.face, RADIATION if is_em else INTERACTION, MILLIMETRES)
+    travel = (depth - spot.depth) / spot.cosine
+
+    scale = (
+        _em_scale(along / spot.maximum, spot.log_energy, geometry.shower.atomic_number, draw) * spot.size
+        if is_em
+        else spot.size
+    )
+    quantile = _LATERAL_QUANTILE * draw.uniform(along)
+    radius = scale * torch.sqrt(quantile / (1.0 - quantile))
+    azimuth = 2.0 * math.pi * draw.uniform(radius)
+    u, v = radius * torch.cos(azimuth), radius * torch.sin(azimuth)
+    first, second = orthogonal_frame(spot.dx, spot.dy, spot.dz)
+    x = spot.x + travel * spot.dx + u * first[0] + v * second[0]
+    y = spot.y + travel * spot.dy + u * first[1] + v * second[1]
+    z = spot.z + travel * spot.dz + u * first[2] + v * second[2]
+
+    time = spot.time + depth / (spot.cosine * SPEED_OF_LIGHT)
+    if not is_em:
+        time = time + geometry.shower.late_time * draw.exponential(travel)
+    return Spots(spot.particle, x, y, z, time, spot.mean_energy * draw.exponential(travel))
+
+
+def _em_scale(tau: Tensor, log_e: Tensor, z: float, draw: Draw) -> Tensor:
+    """Size, in Moliere radii, of the core or the tail of the lateral profile 2 r R^2 / (r^2 + R^2)^2 [Grindhammer, Peters]."""
+    tau = tau.clamp_max(5.0)
+    core = 0.0251 + 0.00319 * log_e + (0.1162 - 0.000381 * z) * tau
+    tail = (0.659 - 0.00309 * z) * (
+        torch.exp(-2.59 * (tau - 0.645)) + torch.exp((0.3585 + 0.0421 * log_e) * (tau - 0.645))
+    )
+    argument = (0.401 + 0.00187 * z - tau) / (1.313 - 0.0686 * log_e)
+    in_core = (2.632 - 0.00094 * z) * torch.exp(argument - torch.exp(argument))
+    return torch.where(draw.uniform(tau) < in_core, core, tail)
+
+
+def sample_ionisation(
+    stretch: Ionisation, arrival: Arrival, helix: Helix, table: DepthTable, geometry: DetectorGeometry, draw: Draw
+) -> Spots:
+    """Minimum-ionising spots along helices, one per layer crossed."""
+    at = arrival.take(stretch.arrival)
+    of, start, step = _layers_crossed(stretch, at, table, geometry)
+    travelled = start + draw.uniform(start) * step
+    inside = travelled < stretch.length[of]
+    of, travelled = of[inside], travelled[inside]
+    path = helix.take(stretch.arrival[of])
+    transverse = travelled / path.length(torch.ones_like(path.x))
+    x, y, z = (value.to(torch.float32) for value in path.position(transverse))
+    time = at.time[of] + travelled / SPEED_OF_LIGHT
+    # A Moyal variate is close to the Landau straggling of a thin layer; mean one, most probable value 0.85.
+    straggling = 0.85 - 0.118 * torch.log(draw.normal(travelled) ** 2 + 1e-12)
+    return Spots(at.particle[of], x, y, z, time, -straggling.clamp(0.05, 10.0))
+
+
+def _layers_crossed(
+    stretch: Ionisation, at: Arrival, table: DepthTable, geometry: DetectorGeometry
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One row per layer each stretch may cross: the stretch, the length to the front of the layer, and its thickness (mm)."""
+    rows, starts, steps = [], [], []
+    for kind, part in enumerate((geometry.ecal, geometry.hcal, geometry.yoke)):
+        slabs = table.calorimeter == kind
+        front = (slabs * table.breakpoints[MILLIMETRES]).sum(1)[at.face] / at.cosine
+        of = torch.nonzero(slabs.any(1)[at.face] & (stretch.length > front)).squeeze(1)
+        layer = torch.arange(part.layers, device=front.device, dtype=torch.float32).repeat(len(of))
+        rows.append(of.repeat_interleave(part.layers))
+        steps.append((part.pitch / at.cosine)[rows[-1]])
+        starts.append(front[rows[-1]] + layer * steps[-1])
+    return torch.cat(rows), torch.cat(starts), torch.cat(steps)

@@ -35,11 +35,10 @@ from ringflow.data.manifest import (
     write_manifest,
 )
 from ringflow.data.write import EVENT_NUMBER, ShardWriter, columns_in, shard_file
-from ringflow.elements.build import target_collection, target_columns
+from ringflow.elements.batch import target_collection, target_columns
 from ringflow.elements.features import FEATURES, essential_columns
 from ringflow.evaluate.candidates import TRUTH_COLUMNS
-from ringflow.event.block import Collection, EventBlock
-from ringflow.event.finite import require_finite
+from ringflow.event.block import Collection, EventBlock, require_finite
 from ringflow.event.schema import SCHEMA_VERSION, parquet_name
 from ringflow.infer.frames import EVENTS_AT_ONCE, block_of
 from ringflow.infer.spark import TO_LEARN

@@ -23,8 +23,7 @@ import torch
 
 from ringflow.data.chunks import training_columns
 from ringflow.data.read import Dataset
-from ringflow.elements.batch import TRACK, ElementBatch
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import feature_names
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PARTICLE_CLASSES

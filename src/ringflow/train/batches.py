@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.elements.batch import PADDING, ElementBatch, ElementTargets
-from ringflow.models.layout import Layout
+from ringflow.models.attention import Layout
 from ringflow.train.device import is_out_of_memory, undisturbed
 
 #: Events tried for the rest of a batch that the next one does not fit into.

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, huber_loss, softplus
 
 from ringflow.elements.batch import PADDING, ElementBatch, ElementTargets
-from ringflow.models.decode import four_momentum
-from ringflow.models.heads import CHARGES, Prediction
+from ringflow.models.model import CHARGES, Prediction, four_momentum
 from ringflow.train.settings import LossSettings
 
 #: Size of an ordinary error of each column of the momentum, in which the Huber loss counts.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.block import Block
+from ringflow.models.attention import Block
 from ringflow.models.model import Model
 from ringflow.train.loss import losses
 from ringflow.train.settings import LossSettings

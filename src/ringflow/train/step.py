@@ -18,10 +18,9 @@ from torch import Tensor
 
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
-from ringflow.models.heads import Prediction
+from ringflow.models.attention import Layout
 from ringflow.models.kernel import redraw
-from ringflow.models.layout import Layout
-from ringflow.models.model import Model
+from ringflow.models.model import Model, Prediction
 from ringflow.train.average import Average
 from ringflow.train.batches import DataPosition, TrainingBatch, mixed_seed
 from ringflow.train.device import accelerated, choose_precision, computing_in, is_accelerator

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.decode import decode
-from ringflow.models.model import Model
+from ringflow.models.model import Model, decode
 from ringflow.models.uncertainty import QUANTITIES, SAID, UncertaintyHead, inputs_of, residuals
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.layout import Layout
+from ringflow.models.attention import Layout
 from ringflow.models.model import Model
 from ringflow.train.batches import pack
 from ringflow.train.device import choose_precision, undisturbed

@@ -62,7 +62,7 @@ def cpu_milliseconds(model: Model) -> float:
     """Processor time of one event; the fastest of several, because other trials may use the same cores and caches."""
     import torch
 
-    from ringflow.elements.random import random_elements
+    from ringflow.elements.batch import random_elements
 
     event = random_elements([_ELEMENTS], model.settings.calorimeter)
     threads, times = torch.get_num_threads(), []

@@ -15,8 +15,8 @@ from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
 from ringflow.recipes.shoot import Shot, simulate_shot
 from ringflow.sim.detector import Detector
+from ringflow.sim.generator import make_generator
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.samples import make_generator
 from ringflow.sim.settings import GeneratorSettings
 
 CONSTANTS = load_constants("clic")

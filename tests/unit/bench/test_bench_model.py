@@ -14,7 +14,7 @@ import torch
 
 from ringflow.base.errors import UsageError
 from ringflow.bench import model as timing
-from ringflow.elements.random import random_elements
+from ringflow.elements.batch import random_elements
 from ringflow.infer import shipped
 from ringflow.models.file import save_model
 from ringflow.models.model import Model

@@ -14,8 +14,7 @@ from ringflow.base.errors import DatasetError, UsageError
 from ringflow.data.chunks import DatasetChunks, describe, from_tensors, to_tensors
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
-from ringflow.elements.batch import ElementBatch
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import ElementBatch, from_block
 from ringflow.event.block import concatenate
 
 

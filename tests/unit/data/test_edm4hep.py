@@ -16,7 +16,7 @@ from ringflow.data.edm4hep.podio import PodioFile, collection_id
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, MUON, PHOTON
 from ringflow.event.schema import SUBSYSTEMS
-from ringflow.sim.helix import Helix as SimulatedHelix
+from ringflow.sim.flight import Helix as SimulatedHelix
 
 CLD = load_profile("cld")
 

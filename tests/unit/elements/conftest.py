@@ -6,8 +6,8 @@ import pytest
 
 from ringflow.event.block import EventBlock
 from ringflow.sim.detector import Detector
+from ringflow.sim.generator import make_generator
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.samples import make_generator
 from ringflow.sim.settings import GeneratorSettings
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from ringflow.base.errors import DatasetError
-from ringflow.elements.batch import CLUSTER, HIT, TRACK, ElementBatch
-from ringflow.elements.build import from_block, target_collection, target_columns
+from ringflow.elements.batch import CLUSTER, HIT, TRACK, ElementBatch, from_block, target_collection, target_columns
 from ringflow.elements.features import FEATURES, feature_names
 from ringflow.event.block import Collection, EventBlock, cast
 

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from ringflow.elements.clustering import CalorimeterHits, Clusterer
-from ringflow.elements.grid import Calorimeter, TowerGrid
+from ringflow.elements.clustering import Calorimeter, CalorimeterHits, Clusterer, TowerGrid
 from ringflow.elements.settings import ClusteringSettings
 
 CPU = torch.device("cpu")

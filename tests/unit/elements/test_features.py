@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ringflow.base.errors import DatasetError
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import from_block
 from ringflow.elements.features import (
     FEATURES,
     feature_groups,

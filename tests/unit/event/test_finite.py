@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ringflow.base.errors import DatasetError
-from ringflow.event.block import Collection, EventBlock
-from ringflow.event.finite import require_finite
+from ringflow.event.block import Collection, EventBlock, require_finite
 
 COLUMNS = {"track": ("pt", "absent"), "hit": ("energy",)}
 

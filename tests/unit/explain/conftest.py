@@ -14,7 +14,7 @@ def listening(small_model: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
     from fixtures.fake_events import fake_block
-    from ringflow.elements.build import from_block
+    from ringflow.elements.batch import from_block
 
     def make(backbone: str = "attention", calorimeter: str = "cluster") -> Any:
         loaded = small_model(backbone, calorimeter)
@@ -36,7 +36,7 @@ def events() -> Callable[..., list[Any]]:
     import torch
 
     from fixtures.fake_events import fake_block
-    from ringflow.elements.build import from_block
+    from ringflow.elements.batch import from_block
 
     def make(count: int, calorimeter: str = "cluster", first: int = 0, merged: int = 1) -> list[Any]:
         several = [from_block(fake_block(first + merged * n, merged), calorimeter) for n in range(count)]

@@ -56,7 +56,7 @@ def test_edges_are_the_weights_that_the_network_uses(
     listening: Callable[..., Any], events: Callable[..., list[Any]]
 ) -> None:
     from fixtures.fake_events import fake_block
-    from ringflow.elements.build import from_block
+    from ringflow.elements.batch import from_block
 
     model = trained_graph(listening, from_block(fake_block(0, 20), with_targets=True))
     event = max(events(12), key=lambda one: one.num_elements)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from ringflow.infer.mixers import FusedAttentionMixer, OneEventGraphMixer, for_one_event
-from ringflow.models.attention import AttentionMixer
+from ringflow.models.attention import AttentionMixer, Layout
 from ringflow.models.graph import GraphMixer
-from ringflow.models.layout import Layout
 from ringflow.models.settings import ModelSettings
 
 SETTINGS = ModelSettings.model_validate({"backbone": "graph", "width": 16, "heads": 2, "graph": {"bin_size": 4}})

@@ -11,7 +11,7 @@ import pytest
 from fixtures.fake_events import fake_block
 from fixtures.foreign_onnx import foreign_file
 from ringflow.base.errors import DatasetError, FailureError, InputFileError
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import from_block
 from ringflow.event.block import Collection, EventBlock
 from ringflow.infer.description import Description
 from ringflow.infer.onnx import require_onnx

@@ -10,16 +10,14 @@ import torch
 
 from fixtures.fake_events import fake_block
 from ringflow.base.errors import InputFileError
-from ringflow.elements.batch import TRACK
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import TRACK, from_block
 from ringflow.elements.features import FEATURES
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.infer import session as module
 from ringflow.infer import shipped
 from ringflow.infer.session import Session, open_session
 from ringflow.models.file import LoadedModel, save_model
-from ringflow.models.heads import MOMENTUM
-from ringflow.models.model import Model
+from ringflow.models.model import MOMENTUM, Model
 from ringflow.models.settings import ModelSettings
 
 

@@ -7,9 +7,7 @@ from typing import get_args
 import pytest
 import torch
 
-from ringflow.models.attention import AttentionMixer
-from ringflow.models.block import ACTIVATIONS, Block
-from ringflow.models.layout import Layout
+from ringflow.models.attention import ACTIVATIONS, AttentionMixer, Block, Layout
 from ringflow.models.settings import Activation, ModelSettings
 
 LAYOUT = Layout(torch.tensor([0, 5], dtype=torch.int32), torch.zeros(5, dtype=torch.int64), 5)

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ringflow.elements.batch import TRACK, ElementBatch
-from ringflow.elements.random import random_elements
+from ringflow.elements.batch import TRACK, ElementBatch, random_elements
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
-from ringflow.models.decode import decode, four_momentum
-from ringflow.models.heads import NUM_CLASSES, Prediction
+from ringflow.models.model import NUM_CLASSES, Prediction, decode, four_momentum
 
 
 @pytest.fixture

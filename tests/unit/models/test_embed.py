@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ringflow.elements.batch import CLUSTER, TRACK
-from ringflow.models.embed import Embedding
+from ringflow.models.model import Embedding
 from ringflow.models.settings import ModelSettings
 
 NAN = torch.nan

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ringflow.models import graph
+from ringflow.models.attention import Layout
 from ringflow.models.graph import Bins, GraphMixer, bins_of, hash_keys
-from ringflow.models.layout import Layout
 from ringflow.models.model import Model
 from ringflow.models.settings import GraphSettings, ModelSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ringflow.event.particles import PARTICLE_CLASSES
-from ringflow.models.heads import CHARGES, MOMENTUM, Heads
+from ringflow.models.model import CHARGES, MOMENTUM, Heads
 from ringflow.models.settings import ModelSettings
 
 

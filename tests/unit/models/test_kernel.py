@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ringflow.models.attention import attend
+from ringflow.models.attention import Layout, attend
 from ringflow.models.kernel import Chunks, KernelMixer, kernel_attention, orthogonal_gaussian, redraw
-from ringflow.models.layout import Layout
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 import torch
 
-from ringflow.elements.random import random_elements
+from ringflow.elements.batch import random_elements
 from ringflow.models.attention import AttentionMixer
 from ringflow.models.graph import GraphMixer
 from ringflow.models.kernel import KernelMixer

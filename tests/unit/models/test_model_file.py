@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ringflow.base.errors import InputFileError
-from ringflow.elements.random import random_elements
+from ringflow.elements.batch import random_elements
 from ringflow.models.file import load_model, load_weights, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings

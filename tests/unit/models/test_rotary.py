@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ringflow.models.layout import Layout
-from ringflow.models.rotary import RotaryPositions, from_leader, turn, turn_back
+from ringflow.models.attention import Layout, RotaryPositions, from_leader, turn, turn_back
 
 WIDTH = 16
 

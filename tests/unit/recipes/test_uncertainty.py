@@ -16,7 +16,7 @@ from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import UsageError
 from ringflow.data.candidates import CandidateFile, read_candidates, write_candidates
 from ringflow.data.read import Dataset
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import from_block
 from ringflow.event.block import EventBlock
 from ringflow.infer.made import ERRORS
 from ringflow.infer.session import Session, open_session

@@ -8,10 +8,9 @@ import torch
 
 from ringflow.event.schema import SUBSYSTEMS
 from ringflow.sim.calorimeter import CellTable, read_out
-from ringflow.sim.depth import INTERACTION, LOSS, MILLIMETRES, RADIATION, DepthTable
-from ringflow.sim.draw import Draw
+from ringflow.sim.flight import Draw
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.spots import Spots
+from ringflow.sim.shower import INTERACTION, LOSS, MILLIMETRES, RADIATION, DepthTable, Spots
 
 CPU = torch.device("cpu")
 CLIC = load_detector("clic")

@@ -7,11 +7,8 @@ import pytest
 import torch
 
 from ringflow.event.particles import properties
-from ringflow.sim.decay import decay, draw_pair_mass, two_body
-from ringflow.sim.decay_table import CHANNELS
-from ringflow.sim.draw import Draw
-from ringflow.sim.flight import Flight
-from ringflow.sim.species import SpeciesTable
+from ringflow.sim.decay import CHANNELS, decay, draw_pair_mass, two_body
+from ringflow.sim.flight import Draw, Flight, SpeciesTable
 
 DRAW = Draw(4, torch.device("cpu"))
 COUNT = 5000

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.sim.gun import GunGenerator
-from ringflow.sim.samples import Gun, sample, sample_names
+from ringflow.sim.generator import Gun, GunGenerator, sample, sample_names
 
 GUNS = [name for name in sample_names() if isinstance(sample(name), Gun)]
 

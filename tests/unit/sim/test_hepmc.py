@@ -13,8 +13,8 @@ from pyhepmc import GenEvent, GenParticle, GenVertex, Units
 
 from ringflow.base.errors import InputFileError
 from ringflow.event.particles import SPEED_OF_LIGHT, properties
-from ringflow.sim import hepmc_file
-from ringflow.sim.generated import GeneratedEvents
+from ringflow.sim import hepmc as hepmc_file
+from ringflow.sim.generator import GeneratedEvents
 from ringflow.sim.hepmc import HepMCGenerator
 from ringflow.sim.pythia import Cylinder
 

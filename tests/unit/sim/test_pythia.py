@@ -8,9 +8,8 @@ import pytest
 
 from ringflow.base.errors import FailureError
 from ringflow.event.particles import NEUTRINOS, SPEED_OF_LIGHT, lookup
-from ringflow.sim.generated import GeneratedEvents
+from ringflow.sim.generator import Collision, GeneratedEvents, sample
 from ringflow.sim.pythia import Cylinder, PythiaGenerator, PythiaSource, reseed, settings_lines, start_pythia
-from ringflow.sim.samples import Collision, sample
 
 CYLINDER = Cylinder(1486.0, 2190.0)
 # gamma_gamma and ttbar_pu10 take seconds to start: they share one generator below.

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.sim.samples import Collision, Gun, make_generator, sample, sample_names
+from ringflow.sim.generator import Collision, Gun, make_generator, sample, sample_names
 from ringflow.sim.settings import GeneratorSettings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -57,7 +57,7 @@ def test_a_missing_file_is_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_naming_the_samples_loads_no_generator() -> None:
-    code = "import sys; from ringflow.sim.samples import sample_names; sample_names(); print(*sys.modules)"
+    code = "import sys; from ringflow.sim.generator import sample_names; sample_names(); print(*sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"torch", "pythia8mc", "awkward", "pyhepmc", "particle"} & set(output.split())
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ringflow.sim.seeds import event_key
+from ringflow.sim.generator import event_key
 
 
 def test_keys_stay_what_they_are() -> None:

@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from ringflow.sim.draw import Draw
-from ringflow.sim.flight import Flight
+from ringflow.sim.flight import Draw, Flight, SpeciesTable
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.species import SpeciesTable
-from ringflow.sim.tracker import TrackerOutput, track_through
-from ringflow.sim.tracks import measure_tracks
-from ringflow.sim.transport import BARREL_FACE, CALORIMETER, DECAY, ENDCAP_FACE, HADRONIC_FACE, INTERACTION, LOST, fly
+from ringflow.sim.tracker import (
+    BARREL_FACE,
+    CALORIMETER,
+    DECAY,
+    ENDCAP_FACE,
+    HADRONIC_FACE,
+    INTERACTION,
+    LOST,
+    TrackerOutput,
+    fly,
+    measure_tracks,
+    track_through,
+)
 
 CPU = torch.device("cpu")
 CLIC = load_detector("clic")

@@ -11,7 +11,7 @@ import pytest
 from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.data.outside import write_dataset
-from ringflow.elements.build import from_block
+from ringflow.elements.batch import from_block
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PHOTON
 from ringflow.spark.baseline import perceptron_baseline, show

@@ -15,7 +15,7 @@ from fixtures.fake_events import write_fake_dataset
 from ringflow.data.chunks import DatasetChunks, Lane
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, join
-from ringflow.models.layout import Layout
+from ringflow.models.attention import Layout
 from ringflow.models.model import Model
 from ringflow.recipes.collisions import Stream
 from ringflow.recipes.simulated_chunks import SimulatedChunks

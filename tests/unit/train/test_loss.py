@@ -11,8 +11,7 @@ import torch
 
 from ringflow.elements.batch import PADDING, ElementBatch, ElementTargets, join
 from ringflow.event.particles import PARTICLE_CLASSES, PHOTON
-from ringflow.models.decode import four_momentum
-from ringflow.models.heads import Prediction
+from ringflow.models.model import Prediction, four_momentum
 from ringflow.train.loss import losses, true_outputs
 from ringflow.train.settings import LossSettings
 

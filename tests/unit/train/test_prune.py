@@ -11,7 +11,7 @@ import torch
 
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.block import Block
+from ringflow.models.attention import Block
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.heads import NUM_CLASSES
-from ringflow.models.model import Model
+from ringflow.models.model import NUM_CLASSES, Model
 from ringflow.train.settings import TrainSettings
 from ringflow.train.validation import ValidationLoss, figure, plain
 

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.heads import Prediction
-from ringflow.models.layout import Layout
-from ringflow.models.model import Model
+from ringflow.models.attention import Layout
+from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import TrainingBatch
 from ringflow.train.device import accelerated, choose_precision, computing_in, random_states, set_random_states
 from ringflow.train.parallel.parts import InParts

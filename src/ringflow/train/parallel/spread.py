@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.heads import Prediction
-from ringflow.models.layout import Layout
-from ringflow.models.model import Model
+from ringflow.models.attention import Layout
+from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import TrainingBatch
 from ringflow.train.parallel.places import Places
 from ringflow.train.phases import Phases
