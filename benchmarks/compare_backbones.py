@@ -17,10 +17,10 @@ import torch
 
 from ringflow.bench.record import hardware
 from ringflow.bench.train import KeptChunk
-from ringflow.recipes.training_data import open_training_data
-from ringflow.recipes.validation import Validation
 from ringflow.train import trainer
+from ringflow.train.data import open_training_data
 from ringflow.train.device import choose_device
+from ringflow.train.figures import Validation
 from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings
 

@@ -35,7 +35,7 @@ from ringflow.data.read import Dataset  # noqa: E402
 from ringflow.data.write import shard_file  # noqa: E402
 from ringflow.infer.remote import Place  # noqa: E402
 from ringflow.infer.session import as_onnx  # noqa: E402
-from ringflow.recipes.models import model_file  # noqa: E402
+from ringflow.infer.shipped import model_file  # noqa: E402
 
 PLACES = ("here", "spark", "ray")
 WAYS = ("file", "memory")

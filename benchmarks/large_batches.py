@@ -66,9 +66,9 @@ class Place:
     def __init__(self, arguments: argparse.Namespace) -> None:
         import torch
 
-        from ringflow.recipes.training_data import open_training_data
-        from ringflow.recipes.validation import Validation
+        from ringflow.train.data import open_training_data
         from ringflow.train.device import choose_device
+        from ringflow.train.figures import Validation
 
         torch.set_num_threads(1)
         self._arguments = arguments

@@ -11,8 +11,8 @@ from pathlib import Path
 from ringflow.data.read import Dataset
 from ringflow.infer.session import open_session
 from ringflow.recipes.simulate import simulate
-from ringflow.recipes.train import train
 from ringflow.sim.settings import SimulateSettings
+from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 
 NUM_EVENTS = 60

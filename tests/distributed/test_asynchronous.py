@@ -35,9 +35,9 @@ from ringflow.base.errors import FailureError
 from ringflow.launch.mpi import mpiexec
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
-from ringflow.recipes.training_data import open_training_data
 from ringflow.train.batches import Feed
 from ringflow.train.checkpoint import Checkpoint, Checkpoints
+from ringflow.train.data import open_training_data
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
 

@@ -14,8 +14,8 @@ import pytest
 from fixtures import FOLDER
 from fixtures.paced_rank import Until
 from fixtures.tiny_training import TINY, assert_same_training, make_dataset, shown
-from ringflow.recipes.train import train
 from ringflow.train.checkpoint import Checkpoints
+from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 
 pytestmark = pytest.mark.xdist_group("processes")

@@ -18,10 +18,10 @@ from fixtures.slow_rank import DELAY
 from fixtures.tiny_training import make_dataset, ringflow, running, spoken, wait_for
 from ringflow.base.errors import UsageError
 from ringflow.models.file import load_model
-from ringflow.recipes.profiling import require_measurable
-from ringflow.recipes.train import train
 from ringflow.train.profile.table import StepTable, read_table
 from ringflow.train.profile.traffic import Traffic
+from ringflow.train.profiling import require_measurable
+from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 
 pytestmark = pytest.mark.xdist_group("processes")

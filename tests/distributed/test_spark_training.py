@@ -22,7 +22,7 @@ from ringflow.base.errors import DatasetError, FailureError, InputFileError, Usa
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
 from ringflow.models.file import load_model
-from ringflow.recipes.train import train
+from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 
 pytestmark = [

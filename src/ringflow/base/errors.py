@@ -6,7 +6,8 @@
     ├── StoppedError              a signal asked for an end, all is saved: exit code 75, start again to go on
     └── FailureError              the request was fine, the work failed: exit code 1
         ├── InputFileError        a file given by the user is missing, broken or empty
-        └── DatasetError          a dataset is corrupted, incomplete or of another schema
+        ├── DatasetError          a dataset is corrupted, incomplete or of another schema
+        └── DivergenceError       the loss of a training became NaN or infinite
 
 Every message names the offending value and says what to do.
 """
@@ -48,3 +49,7 @@ class InputFileError(FailureError):
 
 class DatasetError(FailureError):
     """A dataset is corrupted, incomplete or of another schema version."""
+
+
+class DivergenceError(FailureError):
+    """The loss of a training became NaN or infinite."""

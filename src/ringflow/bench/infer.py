@@ -24,7 +24,7 @@ from ringflow.base.memory import keep_freed_memory
 from ringflow.bench.model import peak_megabytes
 from ringflow.bench.record import hardware
 from ringflow.infer import shipped
-from ringflow.recipes.models import model_file
+from ringflow.infer.shipped import model_file
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,7 +26,7 @@ from ringflow.base.log import say
 from ringflow.bench.load import NUMBER, Exchange, Load, client, response
 from ringflow.bench.record import hardware
 from ringflow.infer import shipped
-from ringflow.recipes.models import model_file
+from ringflow.infer.shipped import model_file
 from ringflow.recipes.serve import require_packages
 
 if TYPE_CHECKING:

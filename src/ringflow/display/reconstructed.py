@@ -19,14 +19,13 @@ from ringflow.display.outline import outline
 from ringflow.display.ranking import Errors
 from ringflow.display.reconstruction import MEASURED, TITLES, TRUTH, Made
 from ringflow.display.scene import event_scene
-from ringflow.evaluate.candidates import checked, visible
+from ringflow.evaluate.candidates import checked, has_truth, visible
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.infer.made import ROW
-from ringflow.recipes.models import model_file
+from ringflow.infer.shipped import model_file
 from ringflow.recipes.reconstructions import (
     Reconstruct,
     available,
-    has_truth,
     missing_reasons,
     open_model,
     open_reconstruction,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.data.manifest import instead_of_dataset
 from ringflow.display.ranking import Errors
-from ringflow.recipes.models import MODEL_FILE, model_file
+from ringflow.infer.shipped import MODEL_FILE, model_file
 
 PHOENIX_SUFFIX, ROOT_SUFFIX, CANDIDATES_SUFFIX = ".json", ".root", ".parquet"
 _WHAT = (

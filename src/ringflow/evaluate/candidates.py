@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import FailureError
+from ringflow.data.read import Dataset
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import NONE, PARTICLE_CLASSES
 
@@ -22,6 +23,12 @@ TRUTH_COLUMNS = (
 )
 #: Pseudorapidity given to momenta along the beam axis: far outside every detector, but finite.
 _ETA_OF_THE_BEAM = 20.0
+
+
+def has_truth(dataset: Dataset) -> bool:
+    """Whether there is something to compare with."""
+    present = {f"{collection}_{column}" for collection, columns in dataset.columns.items() for column in columns}
+    return set(TRUTH_COLUMNS) <= present
 
 
 @dataclass(frozen=True)

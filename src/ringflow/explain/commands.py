@@ -69,8 +69,8 @@ def explain_command(
     if graph and links is None:
         raise UsageError("--graph is written into the file of --links; give that too")
     from ringflow.data.manifest import read_manifest
+    from ringflow.infer.shipped import model_file
     from ringflow.recipes.inputs import require_file
-    from ringflow.recipes.models import model_file
 
     # Torch takes seconds to load: a wrong name is told before.
     model_file(model)

@@ -24,10 +24,10 @@ from ringflow.explain.graph_edges import graph_edges
 from ringflow.explain.links import links as links_of
 from ringflow.explain.outputs import MEANING
 from ringflow.explain.relevance import Explainer, Relevance
+from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
 from ringflow.recipes.inputs import EventInput, open_input
-from ringflow.recipes.models import model_file
 
 #: Candidates of a class and event that averages are made of.
 PER_CLASS = 4

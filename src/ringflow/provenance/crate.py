@@ -15,7 +15,7 @@ from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.manifest import CARD_FILE, MANIFEST_FILE, read_manifest
 from ringflow.provenance.node import Node, Source
 from ringflow.provenance.places import sha256_of
-from ringflow.recipes.runs import RUN_FILE
+from ringflow.train.runs import RUN_FILE
 
 SPECIFICATION, PROFILE = "https://w3id.org/ro/crate/1.1", "https://w3id.org/ro/wfrun/process/0.5"
 _CONTEXT = (f"{SPECIFICATION}/context", {"sha256": "https://schema.org/sha256"})

@@ -150,6 +150,6 @@ def _seeds(manifest: Manifest, event: int | None) -> dict[str, Any]:
     seed = manifest.provenance.get("seeds", {}).get("generator")
     if event is None or not size or seed is None:
         return {}
-    from ringflow.recipes.simulate import block_seed
+    from ringflow.sim.generator import block_seed
 
     return {"event": event, "block": event // size, "block_seed": block_seed(seed, event // size)}

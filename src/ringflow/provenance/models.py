@@ -8,12 +8,12 @@ from typing import Any
 
 from ringflow.base.errors import RingflowError
 from ringflow.base.rundir import SETTINGS_FILE
+from ringflow.infer.shipped import MODEL_FILE
 from ringflow.provenance.datasets import Datasets
 from ringflow.provenance.headers import json_file, model_header, onnx_header, weights_hash
 from ringflow.provenance.node import Node
 from ringflow.provenance.places import Places, sha256_of
-from ringflow.recipes.models import MODEL_FILE
-from ringflow.recipes.runs import RUN_FILE
+from ringflow.train.runs import RUN_FILE
 
 #: Before names of samples that are simulated while training.
 _SIMULATED = "sim:"

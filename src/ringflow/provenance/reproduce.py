@@ -18,15 +18,15 @@ import torch
 
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.base.log import say
+from ringflow.infer.shipped import MODEL_FILE
 from ringflow.provenance.circumstances import differences
 from ringflow.provenance.headers import json_file, model_header
 from ringflow.provenance.histories import compare_histories, compare_weights
 from ringflow.provenance.places import sha256_of
-from ringflow.recipes.models import MODEL_FILE
-from ringflow.recipes.run_record import describe_machine
-from ringflow.recipes.runs import RUN_FILE, read_history, settings_of
-from ringflow.recipes.train import train
-from ringflow.recipes.training_data import describe_data
+from ringflow.train.data import describe_data
+from ringflow.train.run import train
+from ringflow.train.run_record import describe_machine
+from ringflow.train.runs import RUN_FILE, read_history, settings_of
 from ringflow.train.settings import TrainSettings
 
 LAST_MODEL_FILE = "last.safetensors"

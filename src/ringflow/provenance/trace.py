@@ -22,7 +22,7 @@ from ringflow.provenance.models import Models
 from ringflow.provenance.node import Node
 from ringflow.provenance.particles import Asked
 from ringflow.provenance.places import Places, sha256_of
-from ringflow.recipes.runs import RUN_FILE
+from ringflow.train.runs import RUN_FILE
 
 STUDY_FILE, ORIGIN_FILE, TRIALS = "study.toml", "origin.json", "trials"
 REPORT_FILE = "metrics.json"

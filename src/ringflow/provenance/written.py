@@ -12,9 +12,9 @@ from typing import Any
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.data.manifest import CARD_FILE, CRATE_FILE, CROISSANT_FILE, read_manifest
+from ringflow.infer.shipped import MODEL_FILE
 from ringflow.provenance.node import Node
 from ringflow.provenance.trace import kind_of
-from ringflow.recipes.models import MODEL_FILE
 
 #: Names of the SPDX list are made of these.
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")

@@ -44,7 +44,7 @@ def train_command(
         overrides, preset = (preset, *overrides), None
     settings = _train_settings(preset, overrides, None if overwrite else out)
 
-    from ringflow.recipes import train as recipe
+    from ringflow.train import run as recipe
 
     result = recipe.train(settings, out, overwrite=overwrite)
     recipe.show(result, as_json=as_json)
@@ -72,7 +72,7 @@ def prune_command(
     stopped when the same command is given again.
     """
     from ringflow.data.manifest import read_manifest
-    from ringflow.recipes.models import model_file
+    from ringflow.infer.shipped import model_file
 
     # Torch takes seconds to load: a wrong name is told before.
     model_file(model)
@@ -144,7 +144,7 @@ def _judging(settings: TrainSettings, model: Path) -> list[object]:
 
 def _train_settings(preset: str | None, overrides: tuple[str, ...], run: Path | None) -> TrainSettings:
     """The settings asked for; without a preset those of the run that is there, if there is one."""
-    from ringflow.recipes.runs import settings_of
+    from ringflow.train.runs import settings_of
     from ringflow.train.settings import TrainSettings
 
     if preset is None and run is not None and (earlier := settings_of(run)):

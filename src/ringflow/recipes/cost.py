@@ -10,9 +10,9 @@ from typing import Any
 from ringflow.base.log import say, table
 from ringflow.base.words import size_in_words
 from ringflow.data.read import Dataset
+from ringflow.evaluate.candidates import has_truth
 from ringflow.recipes.evaluate import evaluate
 from ringflow.recipes.reconstruct import reconstruct
-from ringflow.recipes.reconstructions import has_truth
 
 _FIGURES = {"jet_median": "jet median", "jet_iqr_over_median": "jet width", "particle_f1": "F1"}
 _COLUMNS = {"bytes": "size", "events_per_second": "events per second", **_FIGURES}

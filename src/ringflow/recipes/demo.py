@@ -69,7 +69,7 @@ def _settings(sample: str, events: int, seed: int, more: Sequence[str] = ()) -> 
 
 def _train(out: Path, *, overwrite: bool) -> dict[str, dict[str, Any]]:
     """Both networks, trained in the same way."""
-    from ringflow.recipes.train import train
+    from ringflow.train.run import train
     from ringflow.train.settings import TrainSettings
 
     dataset = out / "learned"

@@ -21,12 +21,13 @@ from ringflow.base.rundir import prepare, write_atomic
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.manifest import MANIFEST_FILE, SPLITS, Shard, manifest_hash
 from ringflow.data.read import Dataset
+from ringflow.evaluate.candidates import has_truth
 from ringflow.evaluate.histograms import Histograms
 from ringflow.evaluate.metrics import comparisons, metrics
 from ringflow.evaluate.sheet import Sheet
 from ringflow.infer import shipped
-from ringflow.recipes.models import model_file
-from ringflow.recipes.reconstructions import available, has_truth, missing_reasons, open_model
+from ringflow.infer.shipped import model_file
+from ringflow.recipes.reconstructions import available, missing_reasons, open_model
 from ringflow.recipes.scoring import ShardTask, first_event, score_shards
 
 METRICS_FILE = "metrics.json"

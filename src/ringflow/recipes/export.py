@@ -20,11 +20,11 @@ from ringflow.infer.description import Description
 from ringflow.infer.onnx import describe, require_onnx, write_onnx
 from ringflow.infer.quantize import write_int8
 from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.shipped import model_file
 from ringflow.infer.triton import DEFAULT_NAME, require_place, write_repository
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.recipes.cost import cost
 from ringflow.recipes.inputs import open_input
-from ringflow.recipes.models import model_file
 from ringflow.recipes.simulate import SimulatedBlocks
 from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 

@@ -20,15 +20,15 @@ from ringflow.base.provenance import collect, describe_input
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch
+from ringflow.infer.shipped import model_file
 from ringflow.models.file import LoadedModel, load_model, save_model
 from ringflow.models.settings import ModelSettings
 from ringflow.recipes.cost import cost
-from ringflow.recipes.models import model_file
-from ringflow.recipes.runs import RUN_FILE
-from ringflow.recipes.train import train
-from ringflow.recipes.training_data import open_training_data, require_data
+from ringflow.train.data import open_training_data, require_data
 from ringflow.train.device import choose_device
 from ringflow.train.prune import importance, prune
+from ringflow.train.run import train
+from ringflow.train.runs import RUN_FILE
 from ringflow.train.settings import TrainSettings
 
 PRUNED_FILE = "pruned.safetensors"

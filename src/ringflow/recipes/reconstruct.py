@@ -28,8 +28,8 @@ from ringflow.infer.made import Reconstructor
 from ringflow.infer.parts import Parts
 from ringflow.infer.remote import HERE, PLACES, Place, open_cluster, reconstruct_on
 from ringflow.infer.shards import ShardSource, shard_tasks
+from ringflow.infer.shipped import model_file
 from ringflow.recipes.inputs import EventInput, open_input
-from ringflow.recipes.models import model_file
 
 SUFFIXES = (".parquet", ".root")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ringflow.base.errors import DatasetError, RingflowError
 from ringflow.data.manifest import Columns
 from ringflow.data.read import Dataset, select_columns
-from ringflow.evaluate.candidates import TRUTH_COLUMNS
+from ringflow.evaluate.candidates import TRUTH_COLUMNS, has_truth
 from ringflow.event.block import Collection, EventBlock
 from ringflow.infer import shipped
 
@@ -69,12 +69,6 @@ def _no_model(dataset: Dataset, model: Path | None) -> str | None:
     except DatasetError as error:
         return str(error)
     return None
-
-
-def has_truth(dataset: Dataset) -> bool:
-    """Whether there is something to compare with."""
-    present = {f"{collection}_{column}" for collection, columns in dataset.columns.items() for column in columns}
-    return set(TRUTH_COLUMNS) <= present
 
 
 def columns_for(dataset: Dataset, names: tuple[str, ...], model: Path | None = None) -> Columns:

@@ -13,11 +13,11 @@ from pathlib import Path
 from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
-from ringflow.evaluate.candidates import checked
+from ringflow.evaluate.candidates import checked, has_truth
 from ringflow.evaluate.measure import measure
 from ringflow.evaluate.sheet import Sheet, Truth
 from ringflow.event.block import Collection, EventBlock, concatenate
-from ringflow.recipes.reconstructions import Reconstruct, columns_for, has_truth, open_reconstruction
+from ringflow.recipes.reconstructions import Reconstruct, columns_for, open_reconstruction
 
 #: Blocks are compared with the truth in groups of at least so many events: matrix products like them large.
 EVENTS_AT_ONCE = 250

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
+from ringflow.infer.shipped import model_file
 from ringflow.launch.frameworks import framework
-from ringflow.recipes.models import model_file
 
 if TYPE_CHECKING:
     import torch

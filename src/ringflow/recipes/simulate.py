@@ -15,7 +15,7 @@ from ringflow.base.provenance import collect
 from ringflow.event.block import Collection, EventBlock
 from ringflow.recipes.production import Request, produce
 from ringflow.recipes.workers import Plan
-from ringflow.sim.generator import GeneratedEvents, Generator, make_generator
+from ringflow.sim.generator import GeneratedEvents, Generator, block_seed, make_generator
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.settings import SimulateSettings
 
@@ -91,13 +91,6 @@ class SimulatedBlocks:
         import torch
 
         torch.set_num_threads(self._threads_before)
-
-
-def block_seed(seed: int, index: int) -> int:
-    """Seed of the detector's random numbers in one block, below 2^63."""
-    import numpy as np
-
-    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _generator(settings: SimulateSettings) -> Generator:

@@ -19,9 +19,9 @@ from ringflow.base.rundir import require_suffix, write_errors
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import from_block, target_collection
 from ringflow.event.particles import PARTICLE_CLASSES
+from ringflow.infer.shipped import model_file
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.uncertainty import QUANTITIES, UncertaintyHead, file_beside, save_uncertainty
-from ringflow.recipes.models import model_file
 from ringflow.train.uncertainty import (
     ONE_SIGMA,
     Sample,

@@ -37,7 +37,7 @@ def uncertainty_command(
     if not datasets:
         raise UsageError("no dataset to fit on; give one or more: ringflow uncertainty MODEL DATASET")
     from ringflow.data.manifest import read_manifest
-    from ringflow.recipes.models import model_file
+    from ringflow.infer.shipped import model_file
 
     # Torch takes seconds to load: a wrong name is told before.
     model_file(model)

@@ -41,7 +41,7 @@ def export_command(
     as_json: Json = False,
 ) -> int:
     """Write a network as one ONNX file that takes raw detector values and returns particles, and prove that it is the same."""
-    from ringflow.recipes.models import model_file
+    from ringflow.infer.shipped import model_file
 
     # Torch takes seconds to load: a wrong name is told before.
     model_file(model)

@@ -8,19 +8,18 @@ after the other and writes it itself: only summaries travel between the processe
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from ringflow.base.errors import FailureError, RingflowError
+from ringflow.base.processes import die_with_parent, interrupts_held_back
 from ringflow.data.manifest import Shard
 from ringflow.data.production import Production
 from ringflow.data.write import ShardWriter, shard_file
@@ -167,28 +166,6 @@ class _Team:
         return message
 
 
-@contextmanager
-def interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group, but the parent ends its workers: what it starts in here is deaf.
-
-    A child inherits what its parent's thread blocks. The parent's other threads still take the signal, and Python answers
-    in the main thread: there it is noted and answered at the end.
-    """
-    resource_tracker.ensure_running()  # started later, by the first worker, it would lift the block
-    noted: list[int] = []
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number)) if in_main_thread else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if in_main_thread:
-            signal.signal(signal.SIGINT, handler)
-    if noted:
-        signal.raise_signal(signal.SIGINT)
-
-
 def _obituary(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         name = signal.Signals(-exitcode).name
@@ -212,11 +189,3 @@ def _work(connection: Connection, production: Production, open_source: OpenSourc
     except BaseException as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         connection.send(_Failed(FailureError(f"a worker failed: {line}"), traceback.format_exc()))
-
-
-def die_with_parent() -> None:
-    """A worker that outlived a killed parent could write into somebody else's production."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

@@ -82,6 +82,11 @@ def event_key(*name: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
+def block_seed(seed: int, index: int) -> int:
+    """Seed of the detector's random numbers in one block, below 2^63."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0]) >> 1
+
+
 _TABLE = Path(__file__).parent / "samples.toml"
 
 

@@ -96,8 +96,8 @@ class ParticleFlowEstimator(
 
     def _fit(self, dataset: DataFrame) -> ParticleFlowModel:
         from ringflow.launch.spark import run_function
-        from ringflow.recipes.training_data import detector_name
         from ringflow.spark.events import stored_events
+        from ringflow.train.data import detector_name
 
         settings = self._settings()
         workers, store = self.getOrDefault(self.workers), Path(self.getOrDefault(self.store)).absolute()
@@ -136,6 +136,6 @@ class ParticleFlowEstimator(
 
 def train(settings: TrainSettings, out: Path) -> dict[str, Any]:
     """What every process does."""
-    from ringflow.recipes import train as recipe
+    from ringflow.train import run as recipe
 
     return recipe.train(settings, out)

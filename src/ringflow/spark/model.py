@@ -22,7 +22,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 
 from ringflow.base.errors import InputFileError
 from ringflow.infer.carried import CarriedModel, carry
-from ringflow.recipes.models import model_file
+from ringflow.infer.shipped import model_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

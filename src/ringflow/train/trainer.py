@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ringflow.base.errors import FailureError
+from ringflow.base.errors import DivergenceError, FailureError
 from ringflow.base.log import say
 from ringflow.elements.batch import join
 from ringflow.models.file import load_model
@@ -205,7 +205,7 @@ class _Run:
         if team.rank == rank:
             again = [feed.again(place) for feed, place in zip(self._feeds.values(), bad.positions, strict=True)]
             save_bad_batch(path, join(again), bad)
-        raise FailureError(
+        raise DivergenceError(
             f"{', '.join(bad.not_finite)} became NaN or infinite at step {bad.step}; the batch is in {path}: "
             "look at it, or start again in another folder with a smaller optimizer.rate"
         )

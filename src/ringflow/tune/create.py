@@ -13,7 +13,7 @@ from ringflow.base.config import write
 from ringflow.base.errors import UsageError
 from ringflow.base.provenance import code_version
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
-from ringflow.recipes.training_data import fingerprint, require_data
+from ringflow.train.data import fingerprint, require_data
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import ORIGIN_FILE, SPACE_FILE, STUDY_FILE, StudyFolder
 from ringflow.tune.settings import StudySettings

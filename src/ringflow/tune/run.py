@@ -13,7 +13,7 @@ from typing import Any
 from ringflow.base.errors import StoppedError
 from ringflow.base.log import say
 from ringflow.base.threads import usable_cores
-from ringflow.recipes.runs import claimed
+from ringflow.train.runs import claimed
 from ringflow.tune.create import require_same_origin
 from ringflow.tune.desk import DESK_FOLDER
 from ringflow.tune.drive import drive

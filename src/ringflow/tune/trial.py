@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ringflow.base.errors import FailureError, RingflowError, StoppedError, UsageError
+from ringflow.base.errors import DivergenceError, RingflowError, StoppedError, UsageError
 from ringflow.base.log import complain
-from ringflow.recipes.train import train
+from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.desk import Side, read_order
 from ringflow.tune.executor import Order, Trouble
@@ -79,6 +79,6 @@ def trouble_of(error: RingflowError) -> Trouble:
         return "interrupted"
     if isinstance(error, UsageError):
         return "refused"
-    if isinstance(error, FailureError) and "became NaN or infinite" in words:
+    if isinstance(error, DivergenceError):
         return "diverged"
     return "full" if "the disk is full" in words or "quota is used up" in words else "failed"

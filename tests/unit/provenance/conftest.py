@@ -26,8 +26,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fixtures.fake_events import write_fake_dataset
     from ringflow.recipes.reconstruct import reconstruct
     from ringflow.recipes.simulate import simulate
-    from ringflow.recipes.train import train
     from ringflow.sim.settings import SimulateSettings
+    from ringflow.train.run import train
     from ringflow.train.settings import TrainSettings
 
     root: Path = tmp_path_factory.mktemp("made")

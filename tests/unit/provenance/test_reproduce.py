@@ -22,7 +22,7 @@ from ringflow.provenance.histories import compare_histories, compare_weights
 from ringflow.provenance.places import sha256_of
 from ringflow.provenance.reproduce import reproduce_run
 from ringflow.provenance.reproduce_dataset import reproduce_dataset
-from ringflow.recipes.runs import read_history
+from ringflow.train.runs import read_history
 
 CODE = {"commit": "0123456789abcdef", "dirty": False}
 

@@ -20,7 +20,7 @@ from ringflow.provenance.commands import trace_command
 from ringflow.provenance.node import Node, to_json, walk
 from ringflow.provenance.places import sha256_of
 from ringflow.provenance.trace import trace
-from ringflow.recipes.simulate import block_seed
+from ringflow.sim.generator import block_seed
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +189,7 @@ def test_old_files_say_not_recorded(copy: Path) -> None:
 
 
 def test_a_run_records_data_machine_and_start(made: Path, tmp_path: Path) -> None:
-    from ringflow.recipes.train import train
+    from ringflow.train.run import train
     from ringflow.train.settings import TrainSettings
 
     record = json.loads((made / "run" / "run.json").read_text())

@@ -21,9 +21,9 @@ from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset, to_awkward
 from ringflow.infer import engine, shipped
 from ringflow.infer.session import open_session
+from ringflow.infer.shipped import model_file
 from ringflow.models.file import save_model
 from ringflow.recipes.evaluate import evaluate
-from ringflow.recipes.models import model_file
 from ringflow.recipes.reconstruct import reconstruct
 
 

@@ -10,7 +10,8 @@ import pytest
 from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError, InputFileError, RingflowError, UsageError
 from ringflow.recipes import simulate as recipe
-from ringflow.recipes.simulate import block_seed, simulate
+from ringflow.recipes.simulate import simulate
+from ringflow.sim.generator import block_seed
 from ringflow.sim.settings import SimulateSettings
 
 EVENT = """E {number} 1 3

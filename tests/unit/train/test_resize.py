@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ringflow.data.chunks import Lane
 from ringflow.elements.batch import ElementBatch
-from ringflow.recipes.collisions import Stream
-from ringflow.recipes.simulated_chunks import SimulatedChunks
 from ringflow.train.batches import DataPosition
 from ringflow.train.checkpoint import Checkpoints, TrainingState
+from ringflow.train.collisions import Stream
 from ringflow.train.keeper import Assignment, TrainingResult
 from ringflow.train.schedule import rewarmed
 from ringflow.train.settings import TrainSettings
+from ringflow.train.simulated_chunks import SimulatedChunks
 from ringflow.train.step import TrainingStep
 from ringflow.train.trainer import train
 

@@ -13,7 +13,7 @@ import pytest
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import FailureError, InputFileError, StoppedError, UsageError
-from ringflow.recipes import train as recipe
+from ringflow.train import run as recipe
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.panda.commands import panda_evaluate, panda_steer
 from ringflow.tune.panda.evaluation import NO_LOSS, evaluated, is_of_another, read_datasets, stay_in

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ringflow.base.errors import FailureError
+from ringflow.base.errors import DivergenceError
 from ringflow.elements.batch import join
 from ringflow.train.asynchronous.account import Account, Stopwatch
 from ringflow.train.asynchronous.messages import MASTER, Answer, Post, Report, row_for
@@ -132,7 +132,7 @@ class Worker:
         guilty = drawn if len(records) == 1 else [drawn[records.index(bad)]]
         path = self._folder / BAD_BATCH_FILE
         save_bad_batch(path, join([feed.again(batch.position) for feed, batch in guilty]), bad)
-        raise FailureError(
+        raise DivergenceError(
             f"{', '.join(bad.not_finite)} became NaN or infinite at step {bad.step}; the batch is in {path}: "
             "look at it, or start again in another folder with a smaller optimizer.rate"
         )

@@ -52,7 +52,7 @@ class Evaluation:
 
     def loss(self) -> float:
         """Train with the point of the input file; the objective of the network that the run keeps, its best one."""
-        from ringflow.recipes.train import train
+        from ringflow.train.run import train
         from ringflow.train.settings import TrainSettings
         from ringflow.tune.objective import extras_of, measure_extras, values_of
 
@@ -136,7 +136,7 @@ def words_of(point: Point) -> list[str]:
 
 def is_of_another(run: Path, point: Point) -> bool:
     """Whether a folder holds the training of another point: PanDA evaluates several in one working folder."""
-    from ringflow.recipes.runs import settings_of
+    from ringflow.train.runs import settings_of
     from ringflow.train.settings import TrainSettings
 
     path = settings_of(run)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from ringflow.base.errors import FailureError
+from ringflow.base.errors import DivergenceError
 from ringflow.train.asynchronous.account import Account, Stopwatch
 from ringflow.train.asynchronous.downpour import DownpourWorker
 from ringflow.train.asynchronous.easgd import ElasticWorker
@@ -92,7 +92,7 @@ def test_what_is_not_finite_is_not_sent(
 ):
     settings = tiny(f"sync={sync}", "asynchronous.period=4", "source.lanes=1", "seed=4")
     answers = [Answer(n, 10 * n) for n in range(1, 9)]
-    with pytest.raises(FailureError, match=r"became NaN or infinite at step \d+; the batch is in .*bad_batch"):
+    with pytest.raises(DivergenceError, match=r"became NaN or infinite at step \d+; the batch is in .*bad_batch"):
         work(settings, {0: source(spoiled=(0,))}, *answers)
     with safe_open(run / "bad_batch.safetensors", framework="pt") as file:
         assert len(json.loads(file.metadata()["positions"])) == positions

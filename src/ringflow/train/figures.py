@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringflow.baseline.constants import load_constants
+from ringflow.baseline.rules import reconstruct_block
 from ringflow.elements.batch import ElementBatch, from_block
 from ringflow.evaluate.candidates import checked
 from ringflow.evaluate.measure import measure
@@ -21,7 +23,6 @@ from ringflow.evaluate.sheet import Sheet, Truth
 from ringflow.event.block import Collection, EventBlock
 from ringflow.infer.session import candidates
 from ringflow.models.model import Model
-from ringflow.recipes.reconstructions import open_reconstruction
 
 #: Figures that are followed, see the page on metrics.
 FIGURES = (
@@ -68,10 +69,9 @@ class Validation:
 
     def of_rules(self, blocks: Mapping[str, EventBlock], detector: str) -> dict[str, float]:
         """The same figures for the rules; blocks are those of the beginning. 4 ms per ttbar event."""
-        reconstruct = open_reconstruction("baseline", detector)
-        return _means(
-            {name: _measured(name, self._samples[name], reconstruct(block)) for name, block in blocks.items()}
-        )
+        constants = load_constants(detector)
+        made = {name: reconstruct_block(block, constants) for name, block in blocks.items()}
+        return _means({name: _measured(name, self._samples[name], found) for name, found in made.items()})
 
 
 def _means(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -51,7 +51,7 @@ def profile_page(settings: TrainSettings, out: Path) -> Path | None:
     """The report of a training that was measured."""
     if not settings.profile:
         return None
-    from ringflow.evaluate.profile_report import PAGE_FILE
+    from ringflow.train.profile.report import PAGE_FILE
 
     page = ProfileFolder(out).path / PAGE_FILE
     return page if page.exists() else None
@@ -62,7 +62,7 @@ def _report(folder: ProfileFolder, clock: Clock) -> None:
     summary = folder.finish(clock.seconds)
     if summary is None:
         return
-    from ringflow.evaluate.profile_report import write_profile_report
+    from ringflow.train.profile.report import write_profile_report
 
     for straggler in summary["stragglers"]:
         say(straggler["text"])

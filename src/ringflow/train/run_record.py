@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ringflow.base.provenance import collect
-from ringflow.recipes.runs import RUN_FILE, has_checkpoint
-from ringflow.recipes.training_data import describe_data
+from ringflow.train.data import describe_data
 from ringflow.train.device import choose_device, hardware
+from ringflow.train.runs import RUN_FILE, has_checkpoint
 from ringflow.train.settings import TrainSettings
 
 

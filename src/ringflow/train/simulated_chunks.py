@@ -16,11 +16,10 @@ from ringflow.base.log import progress
 from ringflow.data.chunks import ALL, Ahead, Lane, from_tensors
 from ringflow.elements.batch import ElementBatch, build, join, target_collection
 from ringflow.event.block import EventBlock, concatenate
-from ringflow.recipes import collisions
-from ringflow.recipes.collisions import Stream
-from ringflow.recipes.simulate import block_seed
 from ringflow.sim.detector import Detector
-from ringflow.sim.generator import GeneratedEvents
+from ringflow.sim.generator import GeneratedEvents, block_seed
+from ringflow.train import collisions
+from ringflow.train.collisions import Stream
 
 
 class SimulatedChunks:

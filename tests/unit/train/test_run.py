@@ -19,8 +19,8 @@ from ringflow.data.read import Dataset
 from ringflow.infer import shipped
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
-from ringflow.recipes.runs import claimed, has_checkpoint, settings_of
-from ringflow.recipes.train import train
+from ringflow.train.run import train
+from ringflow.train.runs import claimed, has_checkpoint, settings_of
 from ringflow.train.settings import TrainSettings
 
 ROOT = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringflow.evaluate.profile_report import write_profile_report
 from ringflow.train.profile.records import Circumstances
+from ringflow.train.profile.report import write_profile_report
 from ringflow.train.profile.summary import Costs, summarize
 from ringflow.train.profile.table import COLUMNS, KINDS, StepTable, read_table
 

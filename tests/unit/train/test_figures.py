@@ -18,8 +18,8 @@ from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 from ringflow.recipes.evaluate import evaluate
 from ringflow.recipes.simulate import simulate
-from ringflow.recipes.validation import FIGURES, Validation
 from ringflow.sim.settings import SimulateSettings
+from ringflow.train.figures import FIGURES, Validation
 
 
 @pytest.fixture

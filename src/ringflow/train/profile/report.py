@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from ringflow.base.rundir import write_atomic
 from ringflow.base.words import size_in_words
 from ringflow.evaluate.plots.files import png
-from ringflow.evaluate.plots.step_times import COLORS, lateness, phase_bars, phase_history, step_histogram
 from ringflow.evaluate.template import render
 from ringflow.train.profile.folder import STEPS_FILE, SUMMARY_FILE
+from ringflow.train.profile.plots import COLORS, lateness, phase_bars, phase_history, step_histogram
 from ringflow.train.profile.summary import steady
 from ringflow.train.profile.table import KINDS, StepTable, read_table
 
 PAGE_FILE = "report.html"
-_TEMPLATE = Path(__file__).parent / "templates" / "profile.html.j2"
+_TEMPLATE = Path(__file__).parents[1] / "templates" / "profile.html.j2"
 
 
 class Image(NamedTuple):

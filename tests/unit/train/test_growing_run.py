@@ -11,9 +11,9 @@ import pytest
 
 from fixtures.fake_events import contents, write_fake_dataset
 from ringflow.base.errors import SettingsError, UsageError
-from ringflow.recipes.runs import settings_of
-from ringflow.recipes.train import _in_lanes, train
 from ringflow.train.checkpoint import Checkpoint, Checkpoints
+from ringflow.train.run import _in_lanes, train
+from ringflow.train.runs import settings_of
 from ringflow.train.settings import TrainSettings
 
 SMALL = (

@@ -21,15 +21,14 @@ from ringflow.data.chunks import DatasetChunks, Lane, describe, require_learnabl
 from ringflow.data.manifest import manifest_hash
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, from_block, join
-from ringflow.evaluate.candidates import TRUTH_COLUMNS
+from ringflow.evaluate.candidates import TRUTH_COLUMNS, has_truth
 from ringflow.event.block import EventBlock, concatenate
-from ringflow.recipes.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
-from ringflow.recipes.reconstructions import has_truth
-from ringflow.recipes.simulated_chunks import SimulatedChunks, validation_blocks
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import sample
 from ringflow.sim.geometry import load_detector
+from ringflow.train.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
 from ringflow.train.settings import TrainSettings
+from ringflow.train.simulated_chunks import SimulatedChunks, validation_blocks
 
 SIMULATED = "sim:"
 _VALIDATION_BLOCK = 50

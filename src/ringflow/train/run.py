@@ -20,19 +20,19 @@ from ringflow.base.output import print_json
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
 from ringflow.base.words import size_in_words, time_in_words
+from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
-from ringflow.recipes.models import model_file
-from ringflow.recipes.profiling import measured, profile_page, require_measurable
-from ringflow.recipes.run_record import run_record
-from ringflow.recipes.runs import RUN_FILE, claimed, has_checkpoint, settings_of
-from ringflow.recipes.training_data import TrainingData, detector_name, fingerprint, open_training_data, require_data
-from ringflow.recipes.validation import Validation
 from ringflow.train import asynchronous, trainer
 from ringflow.train.checkpoint import flat, refuse_other_settings
+from ringflow.train.data import TrainingData, detector_name, fingerprint, open_training_data, require_data
 from ringflow.train.device import choose_device
+from ringflow.train.figures import Validation
 from ringflow.train.keeper import Assignment
 from ringflow.train.pace import Pace
 from ringflow.train.parallel.places import Places, require_spreadable
+from ringflow.train.profiling import measured, profile_page, require_measurable
+from ringflow.train.run_record import run_record
+from ringflow.train.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.train.settings import TrainSettings
 from ringflow.train.team import Team, joined
 from ringflow.train.validation import FOLLOWED, Rules, followed, plain

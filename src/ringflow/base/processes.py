@@ -1,0 +1,42 @@
+"""Worker processes that neither answer Ctrl-C themselves nor outlive whoever started them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group, but the parent ends its workers: what it starts in here is deaf.
+
+    A child inherits what its parent's thread blocks. The parent's other threads still take the signal, and Python answers
+    in the main thread: there it is noted and answered at the end.
+    """
+    resource_tracker.ensure_running()  # started later, by the first worker, it would lift the block
+    noted: list[int] = []
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number)) if in_main_thread else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+    if noted:
+        signal.raise_signal(signal.SIGINT)
+
+
+def die_with_parent() -> None:
+    """A worker that outlived a killed parent could write into somebody else's production."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
