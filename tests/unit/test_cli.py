@@ -155,7 +155,7 @@ def test_a_demo_replaces_nothing_unless_told(
     demo = recipe("ringflow.recipes.demo", "demo", result)
     drawn: list[tuple[Path, Path]] = []
     monkeypatch.setattr(
-        "ringflow.cli._page_of_events", lambda *paths: drawn.append(paths) or Path("x/events/index.html")
+        "ringflow.cli.setup._page_of_events", lambda *paths: drawn.append(paths) or Path("x/events/index.html")
     )
     done = command("demo", "--out", tmp_path, *flags)
     assert demo.called == ((tmp_path,), {"training": False, "overwrite": overwrite})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.bench.commands import scaling_model_command
 from ringflow.bench.scaling_page import in_words, write_page
+from ringflow.cli.benchmarks import scaling_model_command
 from ringflow.launch.scaling import predict
 
 CHECK = {

@@ -11,7 +11,7 @@ import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
-from ringflow.display.commands import display
+from ringflow.cli.inspection import display
 from ringflow.display.links import MOST_EDGES, LinkFile
 from ringflow.display.phoenix import phoenix_event, write_phoenix
 from ringflow.display.phoenix_read import phoenix_scene
@@ -88,7 +88,7 @@ def test_the_strongest_edges_come_first(shown: Path, written: Callable[..., Path
 
 def test_what_explain_writes_is_shown(shown: Path, network: Callable[[str], Path], tmp_path: Path) -> None:
     pytest.importorskip("captum", exc_type=ImportError)
-    from ringflow.explain.commands import How, explain_command
+    from ringflow.cli.inspection import How, explain_command
 
     path, model = tmp_path / "links.json", network("cluster")
     explain_command(shown, model=model, event=2, how=How(method="input-x-gradient"), links=path, graph=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.display.commands import display
+from ringflow.cli.inspection import display
 from ringflow.display.page import FILES, PAGE
 from ringflow.display.source import open_source
 from ringflow.display.static import write_static

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import InputFileError
+from ringflow.cli.inspection import trace_command
 from ringflow.provenance.cards import FIGURES, measured
-from ringflow.provenance.commands import trace_command
 from ringflow.provenance.headers import model_header
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ringflow.cli.inspection import trace_command
 from ringflow.data.check import check
-from ringflow.provenance.commands import trace_command
 from ringflow.provenance.places import sha256_of
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ringflow.cli.inspection import trace_command
 from ringflow.data.manifest import read_manifest
-from ringflow.provenance.commands import trace_command
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.provenance.commands import trace_command
+from ringflow.cli.inspection import trace_command
 from ringflow.provenance.prov import prov_document
 from ringflow.provenance.trace import trace
 

@@ -14,10 +14,10 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from ringflow.base.errors import FailureError, InputFileError, UsageError
+from ringflow.cli.inspection import reproduce_command
 from ringflow.data.manifest import read_manifest
 from ringflow.provenance import circumstances
 from ringflow.provenance.circumstances import differences
-from ringflow.provenance.commands import reproduce_command
 from ringflow.provenance.histories import compare_histories, compare_weights
 from ringflow.provenance.places import sha256_of
 from ringflow.provenance.reproduce import reproduce_run

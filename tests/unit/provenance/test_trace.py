@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.cli.inspection import trace_command
 from ringflow.data.candidates import CandidateFile, write_candidate_file
 from ringflow.data.edm4hep.write import read_record
 from ringflow.data.manifest import manifest_hash, read_manifest
 from ringflow.data.read import Dataset
 from ringflow.models.file import save_model
-from ringflow.provenance.commands import trace_command
 from ringflow.provenance.node import Node, to_json, walk
 from ringflow.provenance.places import sha256_of
 from ringflow.provenance.trace import trace

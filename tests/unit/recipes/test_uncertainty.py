@@ -14,6 +14,7 @@ import torch
 
 from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import UsageError
+from ringflow.cli.inspection import uncertainty_command
 from ringflow.data.candidates import CandidateFile, read_candidates, write_candidates
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import from_block
@@ -24,7 +25,6 @@ from ringflow.models.file import LoadedModel, save_model
 from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty
 from ringflow.recipes import uncertainty as recipe
 from ringflow.recipes.reconstruct import reconstruct
-from ringflow.recipes.uncertainty_commands import uncertainty_command
 from ringflow.train.uncertainty import Sample
 
 

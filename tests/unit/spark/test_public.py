@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully suppo
 
 def test_the_package_is_light_and_its_names_are_there() -> None:
     code = (
-        "import sys, ringflow.spark, ringflow.spark.commands; heavy = [m for m in ('pyspark', 'torch', 'numpy') if m in "
+        "import sys, ringflow.spark, ringflow.cli.training; heavy = [m for m in ('pyspark', 'torch', 'numpy') if m in "
         "sys.modules]; assert not heavy, heavy; from ringflow.spark import ParticleFlowModel, run; "
         "assert ringflow.spark.ParticleFlowEstimator().getOrDefault('workers') == 2"
     )

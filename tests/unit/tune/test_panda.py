@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import UsageError
+from ringflow.cli.tuning import panda_steer
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.panda.commands import panda_steer
 from ringflow.tune.panda.steering import Asked, read_asked, steer
 from ringflow.tune.parameter import Range
 from ringflow.tune.space import Space

@@ -13,9 +13,9 @@ import pytest
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import FailureError, InputFileError, StoppedError, UsageError
+from ringflow.cli.tuning import panda_evaluate, panda_steer
 from ringflow.train import run as recipe
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.panda.commands import panda_evaluate, panda_steer
 from ringflow.tune.panda.evaluation import NO_LOSS, evaluated, is_of_another, read_datasets, stay_in
 
 #: A training of less than a second.

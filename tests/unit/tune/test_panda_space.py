@@ -10,7 +10,7 @@ import pytest
 from cyclopts import App
 
 from ringflow.base.errors import SettingsError
-from ringflow.tune.panda.commands import panda_evaluate, panda_space, panda_steer
+from ringflow.cli.tuning import panda_evaluate, panda_space, panda_steer
 from ringflow.tune.panda.space import from_panda, to_panda
 from ringflow.tune.parameter import Choice, Range
 from ringflow.tune.space import Space

@@ -12,11 +12,11 @@ import pytest
 
 from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.cli.tuning import replay_command
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.options import Place, Plan
 from ringflow.tune.replay.campaign import DEFAULT_HOURS, plan_campaign
-from ringflow.tune.replay.command import replay_command
 from ringflow.tune.replay.curves import Curve
 from ringflow.tune.replay.plots import lanes_of
 from ringflow.tune.replay.recorded import carried_on, read_recorded, shipped_curves, study_curves, write_curves

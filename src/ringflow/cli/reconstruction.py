@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.options import Count, Json, ProfileName, Switch
+from ringflow.base.options import Count, DatasetFolder, Json, ProfileName, Several, Switch, Workers
 from ringflow.base.output import finish, print_json, show_rows, show_summary
 from ringflow.base.rundir import require_suffix
 
@@ -208,3 +208,45 @@ def serve_command(
         max_event_elements=max_event_elements,
         timeout_s=timeout_s,
     )
+
+
+evaluate = App(name="evaluate")
+
+
+@evaluate.default
+def evaluate_command(
+    *datasets: DatasetFolder,
+    candidates: Annotated[
+        tuple[Path, ...], Several, Parameter(help="Candidate files of further reconstructions.")
+    ] = (),
+    model: Annotated[
+        Path | None, Parameter(help="Model file or folder of a run; the shipped one unless given.")
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="Folder for the report, the figures and the histograms.")] = None,
+    reconstructions: Annotated[tuple[str, ...], Several, Parameter(help="Those to evaluate; all unless given.")] = (),
+    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
+    events: Annotated[Count | None, Parameter(help="Only so many events of each dataset.")] = None,
+    workers: Workers = 1,
+    as_json: Json = False,
+) -> None:
+    """Compare reconstructions with the truth and with each other: particles, jets, missing momentum, energy, masses."""
+    from ringflow.recipes import evaluate as recipe
+
+    results = recipe.evaluate(
+        datasets,
+        candidates=candidates,
+        model=model,
+        out=out,
+        reconstructions=reconstructions or None,
+        workers=workers,
+        events=events,
+        split=split,
+    )
+    recipe.show(results, as_json=as_json)
+    if out is not None:
+        finish(recipe.report_page(out), "ringflow", "display", out)
+        return
+    flags: dict[str, tuple[object, ...]] = {"--model": (model,), "--candidates": candidates, "--split": (split,)}
+    flags |= {"--reconstructions": reconstructions, "--events": (events,)}
+    given = [word for flag, values in flags.items() if any(values) for word in (flag, *values)]
+    finish(None, "ringflow", "evaluate", *datasets, *given, "--out", "report")

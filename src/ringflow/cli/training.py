@@ -1,21 +1,20 @@
-"""The commands that train, prune and compare. Every command imports its work late."""
+"""The commands that train: train, prune. Every command imports its work late."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from ringflow.base.options import Count, DatasetFolder, Json, Overrides, Several, Switch, Workers
+from ringflow.base.options import Count, DatasetFolder, Json, Overrides, Several, Switch
 from ringflow.base.output import finish, print_json
 
 if TYPE_CHECKING:
     from ringflow.train.settings import TrainSettings
 
 train = App(name="train")
-evaluate = App(name="evaluate")
 prune = App(name="prune")
 
 
@@ -93,45 +92,6 @@ def prune_command(
     finish(Path(result["model"]), *_judging(settings, result["model"]))
 
 
-@evaluate.default
-def evaluate_command(
-    *datasets: DatasetFolder,
-    candidates: Annotated[
-        tuple[Path, ...], Several, Parameter(help="Candidate files of further reconstructions.")
-    ] = (),
-    model: Annotated[
-        Path | None, Parameter(help="Model file or folder of a run; the shipped one unless given.")
-    ] = None,
-    out: Annotated[Path | None, Parameter(help="Folder for the report, the figures and the histograms.")] = None,
-    reconstructions: Annotated[tuple[str, ...], Several, Parameter(help="Those to evaluate; all unless given.")] = (),
-    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
-    events: Annotated[Count | None, Parameter(help="Only so many events of each dataset.")] = None,
-    workers: Workers = 1,
-    as_json: Json = False,
-) -> None:
-    """Compare reconstructions with the truth and with each other: particles, jets, missing momentum, energy, masses."""
-    from ringflow.recipes import evaluate as recipe
-
-    results = recipe.evaluate(
-        datasets,
-        candidates=candidates,
-        model=model,
-        out=out,
-        reconstructions=reconstructions or None,
-        workers=workers,
-        events=events,
-        split=split,
-    )
-    recipe.show(results, as_json=as_json)
-    if out is not None:
-        finish(recipe.report_page(out), "ringflow", "display", out)
-        return
-    flags: dict[str, tuple[object, ...]] = {"--model": (model,), "--candidates": candidates, "--split": (split,)}
-    flags |= {"--reconstructions": reconstructions, "--events": (events,)}
-    given = [word for flag, values in flags.items() if any(values) for word in (flag, *values)]
-    finish(None, "ringflow", "evaluate", *datasets, *given, "--out", "report")
-
-
 def _judging(settings: TrainSettings, model: Path) -> list[object]:
     """The command by which one sees how good a network is, on events that it has not learned from."""
     kind, _, samples = settings.data.partition(":")
@@ -150,3 +110,46 @@ def _train_settings(preset: str | None, overrides: tuple[str, ...], run: Path | 
     if preset is None and run is not None and (earlier := settings_of(run)):
         return TrainSettings.resolve(earlier, overrides, complete=False)
     return TrainSettings.resolve(preset, overrides)
+
+
+perceptron = App(name="perceptron")
+
+
+@perceptron.default
+def perceptron_command(
+    dataset: DatasetFolder,
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="Folder for the candidates, the model and the figures.")],
+    hidden: Annotated[tuple[Count, ...], Several, Parameter(help="Nodes of the hidden layers.")] = (64,),
+    iterations: Annotated[Count, Parameter(help="Steps of L-BFGS, at most.")] = 100,
+    events: Annotated[Count | None, Parameter(help="Only so many events of each split.")] = None,
+    seed: Annotated[int, Parameter(validator=Number(gte=0), help="Of the weights at the start.")] = 1,
+    master: Annotated[str | None, Parameter(help="Spark master; this machine unless given.")] = None,
+    workers: Annotated[Count | None, Parameter(help="Cores to use; all there are unless given.")] = None,
+    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier one.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train Spark ML's multilayer perceptron on single elements, and evaluate it beside the rules.
+
+    It knows an element, not its neighbours: what a network of whole events has to beat. It is trained on the training split
+    and evaluated on the test split.
+    """
+    from ringflow.spark.baseline import perceptron_baseline, show
+
+    result = perceptron_baseline(
+        dataset,
+        out,
+        hidden=hidden,
+        iterations=iterations,
+        events=events,
+        seed=seed,
+        master=master,
+        workers=workers,
+        overwrite=overwrite,
+    )
+    if as_json:
+        print_json(result)
+    else:
+        show(result)
+    finish(Path(result["candidates"]), f"ringflow evaluate {dataset} --candidates {result['candidates']} --split test")

@@ -1,0 +1,183 @@
+"""The commands that make datasets and look after the detectors. Every command imports its work late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ringflow.base.errors import UsageError
+from ringflow.base.options import (
+    Count,
+    DatasetFolder,
+    Detector,
+    Device,
+    Json,
+    Measured,
+    Overrides,
+    ProfileName,
+    Seed,
+    Start,
+    Switch,
+    Workers,
+)
+from ringflow.base.output import finish, show_rows, show_summary
+
+if TYPE_CHECKING:
+    from ringflow.sim.settings import SimulateSettings
+
+
+def simulate(
+    sample: str | None = None,
+    /,
+    *overrides: Overrides,
+    out: Annotated[Path, Parameter(help="Folder of the dataset.")],
+    hepmc: Path | None = None,
+    events: Count | None = None,
+    detector: Detector | None = None,
+    workers: Workers | None = None,
+    seed: Seed | None = None,
+    device: Device | None = None,
+    no_hits: Annotated[bool, Switch] = False,
+    start: Start | None = None,
+    overwrite: Annotated[bool, Switch] = False,
+    as_json: Json = False,
+) -> None:
+    """Simulate a sample, or the events of a HepMC3 file, into a dataset.
+
+    An interrupted production goes on where it stopped when the same command is given again.
+
+    Parameters
+    ----------
+    sample
+        Name of a sample; `ringflow config` lists them.
+    hepmc
+        HepMC3 file to read events from instead (plain, .gz or .zst).
+    events
+        Number of events; all of a file and 1000 of a sample unless given.
+    no_hits
+        Leave the calorimeter hits out of the dataset.
+    overwrite
+        Replace an existing dataset.
+    """
+    if sample is not None and "=" in sample:  # with --hepmc there is no sample, and an override comes first
+        overrides, sample = (sample, *overrides), None
+    flags = {
+        "generator.sample": sample,
+        "generator.hepmc": hepmc,
+        "generator.seed": seed,
+        "production.events": events,
+        "production.workers": workers,
+        "production.device": device,
+        "production.keep_hits": False if no_hits else None,
+        "detector": detector,
+    }
+    settings = _simulate_settings(start, flags, overrides)
+    if (settings.generator.sample is None) == (settings.generator.hepmc is None):
+        raise UsageError("give either a SAMPLE or --hepmc FILE; `ringflow config` lists the samples")
+
+    from ringflow.recipes import simulate as recipe
+
+    show_summary("Production", recipe.simulate(settings, out, overwrite=overwrite), as_json=as_json)
+    finish(out, "ringflow", "check", out)
+
+
+def convert(
+    *files: Annotated[Path, Parameter(help="EDM4hep ROOT files of one detector.")],
+    out: Path,
+    profile: ProfileName | None = None,
+    sample: Annotated[str | None, Parameter(help="Name for the sample; that of the first file unless given.")] = None,
+    events: Annotated[Count | None, Parameter(help="Only so many events.")] = None,
+    overwrite: Annotated[bool, Switch] = False,
+    as_json: Json = False,
+) -> None:
+    """Convert EDM4hep files into a dataset, with the truth and the reconstructed particles they have.
+
+    An interrupted conversion goes on where it stopped when the same command is given again.
+
+    Parameters
+    ----------
+    out
+        Folder of the dataset.
+    overwrite
+        Replace an existing dataset.
+    """
+    from ringflow.data.edm4hep.read import convert_edm4hep
+    from ringflow.recipes.inputs import require_file
+
+    for file in files:
+        require_file(file)
+    made = convert_edm4hep(files, out, profile=profile, sample=sample, events=events, overwrite=overwrite).manifest
+    summary = {
+        "path": out,
+        "detector": made.detector,
+        "sample": made.sample,
+        "profile": made.provenance["settings"]["profile"]["name"],
+        "events": made.num_events,
+        "shards": len(made.shards),
+        "bytes": made.bytes,
+        "truth": "target" in made.columns or "hit_target" in made.columns,
+        "mean_counts": {name: round(count / made.num_events, 2) for name, count in made.counts.items()},
+    }
+    show_summary("Conversion", summary, as_json=as_json)
+    finish(out, f"ringflow check {out}")
+
+
+def validate(
+    *,
+    detector: Detector = "clic",
+    events: Measured = 2000,
+    workers: Workers = 1,
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> int:
+    """Compare the simulated detector with the published figures."""
+    from ringflow.recipes import validate as recipe
+
+    rows = recipe.validate(detector, events, workers, seed)
+    code = show_rows(f"Detector {detector}", rows, as_json=as_json)
+    finish(None, f"ringflow simulate ttbar --detector {detector} --out data/ttbar")
+    return code
+
+
+def calibrate(
+    *,
+    detector: Detector = "clic",
+    events: Measured = 2000,
+    workers: Workers = 1,
+    seed: Seed = 1,
+    baseline: Annotated[bool, Switch, Parameter(help="Derive the constants of the rules instead.")] = False,
+    out: Annotated[Path | None, Parameter(help="Write the constants of the rules into this TOML file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the calibration constants of a detector with particle guns."""
+    from ringflow.recipes import calibrate as recipe
+
+    if out is not None and not baseline:
+        raise UsageError(f"--out {out} needs --baseline: the scales of a detector belong into its own file")
+    if baseline:
+        constants = recipe.calibrate_rules(detector, events, workers, seed, out)
+    else:
+        constants = recipe.calibrate(detector, events, workers, seed)
+    show_summary(f"Calibration of {detector}", constants, as_json=as_json)
+    finish(out, f"ringflow validate --detector {detector}")
+
+
+def check(dataset: DatasetFolder, /, *, as_json: Json = False) -> int:
+    """Check a dataset: gates with PASS or FAIL and the observed number."""
+    from ringflow.data import check as gates
+    from ringflow.data.manifest import after_check
+
+    code = show_rows(f"Dataset {dataset}", gates.check(dataset), as_json=as_json)
+    finish(None, after_check(dataset, passed=code == 0))
+    return code
+
+
+def _simulate_settings(start: Path | None, flags: Mapping[str, object], overrides: Sequence[str]) -> SimulateSettings:
+    from ringflow.base.config import override
+    from ringflow.sim.settings import SimulateSettings
+
+    given = [override(field, value) for field, value in flags.items() if value is not None]
+    return SimulateSettings.resolve(start, [*given, *overrides])

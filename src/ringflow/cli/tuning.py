@@ -1,0 +1,373 @@
+"""`ringflow tune` and its commands: search for better settings. Every command imports its work late."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from ringflow.base.log import say, table
+from ringflow.base.options import Count, Json, Overrides, Several, Switch
+from ringflow.base.output import finish, print_json, show_summary
+from ringflow.tune.options import Place, Plan
+
+if TYPE_CHECKING:
+    from ringflow.tune.space import Space
+
+NotNegative = Parameter(validator=Number(gte=0))
+Study = Annotated[Path | None, Parameter(help="Folder of a study; trainings that come with ringflow unless given.")]
+Devices = Annotated[tuple[Count, ...], Several, Parameter(help="Numbers of devices; 64, 256 and 1,024 unless given.")]
+Schedulers = Annotated[
+    str | None,
+    Parameter(
+        help="With commas: none, halving, hyperband, asha, asha-promote, rasda, rasda-idle; the study's own, asha, rasda, "
+        "rasda-idle, hyperband and none unless given."
+    ),
+]
+Trials = Annotated[Count | None, Parameter(help="Trials; on every cluster as many as can begin at once unless given.")]
+Hours = Annotated[
+    float | None,
+    Parameter(
+        validator=Number(gt=0), help="Of a whole trial on one device; as long as in the study, or 2, unless given."
+    ),
+]
+Hardware = Annotated[str, Parameter(help="Cluster as in `ringflow scaling-model`, or a TOML file.")]
+Penalty = Annotated[
+    float,
+    Parameter(
+        validator=Number(gte=0, lte=1),
+        help="0: an event teaches as much in a larger batch. 1: only the number of steps counts.",
+    ),
+]
+Lengthen = Annotated[
+    bool, Switch, Parameter(help="Show trials on more devices as many more events as --penalty costs them.")
+]
+Reload = Annotated[float, NotNegative, Parameter(help="To load a network again, beside the start.")]
+Growth = Annotated[
+    Literal["wait", "take"], Parameter(help="Trials that are to grow wait for all devices, or take what is free.")
+]
+Turn = Annotated[
+    int, NotNegative, Parameter(help="All trials begin together and take turns of so many events; 0: they do not.")
+]
+Orders = Annotated[
+    Count | None, Parameter(help="Random orders of the trials over which is averaged; 5, or fewer of many trials.")
+]
+
+
+def replay_command(
+    study: Study = None,
+    /,
+    *overrides: Overrides,
+    devices: Devices = (),
+    scheduler: Schedulers = None,
+    trials: Trials = None,
+    hours: Hours = None,
+    hardware: Hardware = "h200",
+    initial_workers: Annotated[
+        Count | None, Parameter(help="Devices of a trial, at first; as in the study, or 1, unless given.")
+    ] = None,
+    penalty: Penalty = 0.0,
+    lengthen: Lengthen = False,
+    reload_seconds: Reload = 10.0,
+    growth: Growth = "wait",
+    turn: Turn = 0,
+    orders: Orders = None,
+    seed: Annotated[int, NotNegative, Parameter(help="Of these orders.")] = 0,
+    out: Annotated[Path | None, Parameter(help="Folder for a page with figures.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a study on simulated clusters, with several schedulers: time, device-hours and best value.
+
+    Settings are those of `ringflow scaling-model`: `hardware.`, `work.` and `upkeep.`, as in `upkeep.restart_seconds=30`.
+    """
+    if study is not None and "=" in str(study):  # no study: an override comes first
+        overrides, study = (str(study), *overrides), None
+    from ringflow.tune.folder import StudyFolder
+    from ringflow.tune.replay import studies as replaying
+    from ringflow.tune.replay.result import Setting
+
+    own = None if study is None else StudyFolder(study).settings
+    first = initial_workers or (own.workers_per_trial if own else 1)
+    size = {"initial_workers": first, "turn": turn, "seed": seed}
+    setting = Setting(growth=growth, reload_seconds=reload_seconds, penalty=penalty, lengthen=lengthen, **size)
+    result = replaying.replay_study(
+        study,
+        devices=devices or replaying.DEVICES,
+        schedulers=(*([own.scheduler] if own else []), *replaying.COMPARED) if scheduler is None else [scheduler],
+        trials=trials,
+        hours=hours,
+        hardware=hardware,
+        overrides=overrides,
+        setting=setting,
+        orders=orders,
+        out=out,
+    )
+    if as_json:
+        print_json(result)
+    else:
+        replaying.show(result)
+    page = None if out is None else Path(result["page"])
+    again = " ".join(["ringflow tune replay", *([str(study)] if study else []), "--out replay"])
+    finish(page, again if page is None else "ringflow tune --help")
+
+
+Preset = Annotated[str, Parameter(help="Name of a preset or settings file that the points vary.")]
+SpaceName = Annotated[str, Parameter(help="What is varied, see `ringflow tune`; else the opt_space of the input.")]
+
+
+def panda_steer(
+    preset: Preset | None = None,
+    /,
+    *overrides: Overrides,
+    max_points: Annotated[Count, Parameter(help="Points in all: %MAX_POINTS of phpo.")],
+    num_points: Annotated[Count, Parameter(help="New points at most: %NUM_POINTS of phpo.")],
+    in_file: Annotated[Path, Parameter(help="Points so far and their losses: %IN of phpo.")],
+    out_file: Annotated[Path, Parameter(help="File for the new points: %OUT of phpo.")],
+    space: SpaceName | None = None,
+    search: Annotated[
+        Literal["grid", "random", "evolution", "tpe", "gp", "forest"], Parameter(help="How points are chosen.")
+    ] = "tpe",
+    seed: Annotated[
+        int, Parameter(validator=Number(gte=0), help="The same seed and the same input give the same points.")
+    ] = 1,
+    given_up: Annotated[float, Parameter(help="Losses from here on stand for points that PanDA gave up.")] = 1e5,
+    as_json: Json = False,
+) -> None:
+    """Choose new points for a search that PanDA and iDDS run: the steering of `phpo`.
+
+    Points without a loss are being evaluated, and no other one is put beside them. An empty list ends the search. Points that
+    the settings refuse, for example a width that the heads do not divide, are never chosen.
+    """
+    from ringflow.train.settings import TrainSettings
+    from ringflow.tune.panda.steering import read_asked, space_of, steer, write_points
+
+    if preset is not None and "=" in preset:  # no preset: an override comes first
+        overrides, preset = (preset, *overrides), None
+    settings = TrainSettings.resolve(preset, overrides)
+    asked = read_asked(in_file)
+    given = None if space is None else _read_space(space)
+    points = steer(
+        asked,
+        space_of(asked, given, in_file),
+        settings,
+        max_points=max_points,
+        num_points=num_points,
+        search=search,
+        seed=seed,
+        given_up=given_up,
+    )
+    write_points(out_file, points)
+    if as_json:
+        print_json(points)
+    losses = sum(loss is not None for _, loss in asked.points)
+    say(f"{len(points)} new points after {len(asked.points)}, of which {losses} have a loss")
+    finish(out_file, "ringflow tune panda-evaluate --help")
+
+
+def panda_evaluate(
+    preset: Preset | None = None,
+    /,
+    *overrides: Overrides,
+    in_file: Annotated[Path, Parameter(help="One point: settings and values.")] = Path("input.json"),
+    out_file: Annotated[Path, Parameter(help="File for status, loss and message.")] = Path("output.json"),
+    datasets_file: Annotated[
+        Path, Parameter(help="List of the training files that PanDA brought; not read if data= is given.")
+    ] = Path("input_ds.json"),
+    objective: Annotated[
+        str, Parameter(help="What is made small: loss, jets, or another figure of a validation.")
+    ] = "loss",
+    out: Annotated[Path, Parameter(help="Folder of the run; name it in checkPointToSave of phpo.")] = Path("run"),
+    metrics: Annotated[
+        Path | None, Parameter(help="Archive for the history of the training: evaluationMetrics of phpo.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train with one point of a search that PanDA and iDDS run: the evaluation of `phpo`.
+
+    The result file is written in any case; its status is 0 if the training came to its end. A training of the same point that
+    is there already is gone on with. Nothing is written outside of the working folder.
+    """
+    from ringflow.tune.panda.evaluation import Evaluation, evaluated, stay_in
+
+    if preset is not None and "=" in preset:
+        overrides, preset = (preset, *overrides), None
+    evaluation = Evaluation(preset, overrides, in_file, datasets_file, objective, out, metrics)
+
+    def loss() -> float:
+        stay_in(Path())
+        return evaluation.loss()
+
+    found = evaluated(out_file, loss)
+    if as_json:
+        print_json({"status": 0, "loss": found})
+    say(f"{objective}: {found:.6g}")
+    finish(out_file, "ringflow tune panda-steer --help")
+
+
+def panda_space(
+    space: Annotated[str, Parameter(help="What is varied, as `ringflow tune` reads it.")],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="JSON file: searchSpaceFile of phpo.")],
+    as_json: Json = False,
+) -> None:
+    """Write a space for PanDA's `phpo`, checked against the settings of a training."""
+    import json
+
+    from ringflow.base.rundir import write_atomic
+    from ringflow.tune.panda.space import to_panda
+
+    written = to_panda(_read_space(space))
+    write_atomic(out, json.dumps(written, indent=2) + "\n")
+    if as_json:
+        print_json(written)
+    finish(out, f"phpo --searchSpaceFile {out} ...")
+
+
+def _read_space(space: str) -> Space:
+    from ringflow.tune.space_file import read_space, space_path
+
+    return read_space(space_path(space))
+
+
+def work(
+    study: Annotated[Path, Parameter(help="Folder of a study.")],
+    /,
+    *,
+    workers: Annotated[Count, Parameter(help="Processes of the trials that it takes.")] = 1,
+    idle: Annotated[Count, Parameter(help="Seconds without a trial after which it ends.")] = 60,
+) -> None:
+    """Train trials of a study in this job of Slurm, one after the other."""
+    from ringflow.tune.executors import slurm_pilot
+
+    slurm_pilot.work(study, workers, idle)
+
+
+tune = App(name="tune")
+
+StudyPath = Annotated[Path, Parameter(help="Folder of a study.")]
+_LOCAL, _PLAN = Place(), Plan()
+
+
+@tune.default
+def tune_command(
+    preset: Annotated[
+        str | None, Parameter(help="Preset or settings file to start from; `ringflow config` lists the presets.")
+    ] = None,
+    /,
+    *overrides: Overrides,
+    space: Annotated[
+        str, Parameter(help="Settings to vary: `training` or `network`, which are shipped, or a TOML file.")
+    ] = "training",
+    out: Annotated[Path | None, Parameter(help="Folder of the study; studies/PRESET unless given.")] = None,
+    plan: Plan = _PLAN,
+    place: Place = _LOCAL,
+    warm_start: Annotated[tuple[Path, ...], Several, Parameter(help="Earlier studies to learn from.")] = (),
+    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier study.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for better settings of a training: many trials, of which the bad ones end early.
+
+    An interrupted study goes on when the same command is given again, or with `ringflow tune resume STUDY`.
+
+    ringflow tune clic_tiny data=data/ttbar --trials 24
+    """
+    if preset is not None and "=" in preset:  # no preset: an override comes first
+        overrides, preset = (preset, *overrides), None
+    from ringflow.train.settings import TrainSettings
+    from ringflow.tune.create import create
+    from ringflow.tune.space_file import space_path
+
+    training = TrainSettings.resolve(preset, overrides)
+    folder = out or Path("studies") / Path(preset or "study").stem
+    settings = plan.settings(training, place)
+    made = create(training, settings, space_path(space), folder, warm_start=warm_start, overwrite=overwrite)
+    _run(made.path, place, as_json=as_json, allow_changes=False)
+
+
+@tune.command
+def resume(
+    study: StudyPath,
+    /,
+    *,
+    place: Place = _LOCAL,
+    allow_changes: Annotated[
+        bool, Switch, Parameter(help="Go on although the data or the version of ringflow are others.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Go on with a study that was interrupted."""
+    _run(study, place, as_json=as_json, allow_changes=allow_changes)
+
+
+@tune.command
+def report(
+    study: StudyPath,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="Folder for the page; STUDY/report unless given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page about a study: history, importances, rungs, cost and all trials. It may still be running."""
+    from ringflow.tune.report.page import write_report
+
+    page = write_report(study, out)
+    if as_json:
+        print_json({"page": str(page)})
+    finish(page, f"ringflow tune best {study} > best.toml")
+
+
+@tune.command
+def best(
+    study: StudyPath,
+    /,
+    *,
+    objective: Annotated[
+        str | None, Parameter(help="Best in which of several objectives; the first unless given.")
+    ] = None,
+    trial: Annotated[int | None, Parameter(validator=Number(gte=0), help="Another trial than the best one.")] = None,
+    front: Annotated[bool, Switch, Parameter(help="Show the trials that no other one is better than in all.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the settings of the best trial, as a settings file: `ringflow tune best STUDY > best.toml`."""
+    import tomllib
+
+    from ringflow.tune.best import best_settings, front_rows
+
+    if front:
+        rows = front_rows(study)
+        if as_json:
+            print_json(rows)
+        else:
+            cells = [[f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+            table(f"Front of {study}", list(rows[0]), cells)
+        return
+    text = best_settings(study, objective, trial)
+    if as_json:
+        print_json(tomllib.loads(text))
+    else:
+        sys.stdout.write(text)
+    shown = as_json or sys.stdout.isatty()
+    say(f"next: {f'ringflow tune best {study} > best.toml' if shown else 'ringflow train best.toml --out runs/tuned'}")
+
+
+for name, work_of in (
+    ("replay", replay_command),
+    ("panda-steer", panda_steer),
+    ("panda-evaluate", panda_evaluate),
+    ("panda-space", panda_space),
+):
+    tune.command(work_of, name=name)
+tune.command(work, name="work", show=False)
+
+
+def _run(study: Path, place: Place, *, as_json: bool, allow_changes: bool) -> None:
+    from ringflow.tune.folder import StudyFolder
+    from ringflow.tune.run import run
+
+    result = run(StudyFolder(study), place, allow_changes=allow_changes)
+    show_summary("Study", result, as_json=as_json)
+    finish(study, f"ringflow tune report {study}")
