@@ -19,9 +19,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw
+from ringflow.evaluate.page import Picture, draw, render
 from ringflow.evaluate.plots.style import Look, legend, legend_height, panels, styled
-from ringflow.evaluate.template import render
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "prediction.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "scaling.html.j2"

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from ringflow.data.packed import PackedEvents
 
 
+#: Columns of a dataset that hold the truth an evaluation needs.
+TRUTH_COLUMNS = (
+    *(f"particle_{name}" for name in ("px", "py", "pz", "energy", "pdg", "target")),
+    *(f"target_{name}" for name in ("label", "px", "py", "pz", "energy")),
+)
+
+
 class Dataset:
     """A dataset on disk. Opening it reads the manifest and looks at the sizes of the shards, not at their content."""
 
@@ -109,6 +116,12 @@ def _resolve(available: Columns, name: str) -> tuple[str, tuple[str, ...]]:
         raise DatasetError(f"this dataset has no {name!r}; it has {', '.join(available)}")
     close = difflib.get_close_matches(name, sorted(known), n=1)
     raise UsageError(f"unknown column {name!r}" + (f"; did you mean {close[0]!r}?" if close else "; see the schema"))
+
+
+def has_truth(dataset: Dataset) -> bool:
+    """Whether there is something to compare with."""
+    present = {f"{collection}_{column}" for collection, columns in dataset.columns.items() for column in columns}
+    return set(TRUTH_COLUMNS) <= present
 
 
 def read_shard(folder: Path, shard: Shard, columns: Columns) -> Iterator[EventBlock]:

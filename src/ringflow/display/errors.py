@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ringflow.evaluate.candidates import Floats, Momenta
 from ringflow.evaluate.jets import find_jets
 from ringflow.evaluate.matching import match_jets
+from ringflow.evaluate.momenta import Floats, Momenta
 
 #: What events can be ordered by; GeV.
 MEASURES = ("jet", "energy")

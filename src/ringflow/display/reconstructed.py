@@ -11,7 +11,7 @@ import numpy as np
 
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
 from ringflow.data.candidates import CandidateFile
-from ringflow.data.read import Dataset, read_shard
+from ringflow.data.read import Dataset, has_truth, read_shard
 from ringflow.display.edm4hep import Edm4hepEvents
 from ringflow.display.errors import errors_by_event
 from ringflow.display.links import EventLinks, LinkFile
@@ -19,17 +19,17 @@ from ringflow.display.outline import outline
 from ringflow.display.ranking import Errors
 from ringflow.display.reconstruction import MEASURED, TITLES, TRUTH, Made
 from ringflow.display.scene import event_scene
-from ringflow.evaluate.candidates import checked, has_truth, visible
+from ringflow.evaluate.momenta import checked, visible
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.infer.made import ROW
-from ringflow.infer.shipped import model_file
-from ringflow.recipes.reconstructions import (
+from ringflow.infer.reconstructions import (
     Reconstruct,
     available,
     missing_reasons,
     open_model,
     open_reconstruction,
 )
+from ringflow.infer.shipped import model_file
 
 #: The order of the views: the first three are shown.
 _ORDER = (TRUTH, "model", "baseline", "candidate", "perfect")

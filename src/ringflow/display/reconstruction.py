@@ -22,9 +22,9 @@ from ringflow.display.numbers import listed, places
 from ringflow.display.outline import Outline
 from ringflow.display.paths import helices, perigee, to_places
 from ringflow.display.truth import EventTruth
-from ringflow.evaluate.candidates import Momenta, checked
 from ringflow.evaluate.jets import find_jets
 from ringflow.evaluate.matching import match_jets, match_particles
+from ringflow.evaluate.momenta import Momenta, checked
 from ringflow.event.block import Collection, EventBlock
 
 TRUTH = "target"

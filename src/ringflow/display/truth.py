@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.evaluate.candidates import Momenta, momenta, visible
+from ringflow.evaluate.momenta import Momenta, momenta, visible
 from ringflow.event.block import Collection, EventBlock
 
 Integers = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from ringflow.evaluate.candidates import Floats, Integers, Mask
+from ringflow.evaluate.momenta import Floats, Integers, Mask
 
 REPLICATES = 100
 #: Values of one quantity that are kept, e.g. the responses of all particles of 50,000 ttbar events.

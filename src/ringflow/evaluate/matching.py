@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from ringflow.evaluate.candidates import Floats, Integers, Momenta
+from ringflow.evaluate.momenta import Floats, Integers, Momenta
 
 MAX_DISTANCE = 0.1
 MAX_RELATIVE_PT = 0.5

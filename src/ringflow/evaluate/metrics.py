@@ -13,10 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.evaluate.bootstrap import Entries, Tally, estimate, ratio
-from ringflow.evaluate.candidates import Floats, Mask
-from ringflow.evaluate.energy import jet_energy_resolution
-from ringflow.evaluate.histograms import ETA_EDGES, JET_PT_EDGES, LABELS, MISSING_PT_EDGES, RESPONSE_PT_EDGES
-from ringflow.evaluate.sheet import CLASS_CELLS, JET_CELLS, Sheet, mass_names
+from ringflow.evaluate.jets import jet_energy_resolution
+from ringflow.evaluate.momenta import Floats, Mask
+from ringflow.evaluate.sheet import (
+    CLASS_CELLS,
+    ETA_EDGES,
+    JET_CELLS,
+    JET_PT_EDGES,
+    LABELS,
+    MISSING_PT_EDGES,
+    RESPONSE_PT_EDGES,
+    Sheet,
+    mass_names,
+)
 from ringflow.event.particles import PARTICLE_CLASSES
 
 #: Figures for which two reconstructions are compared, and whether less is better.

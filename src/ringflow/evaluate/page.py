@@ -1,18 +1,21 @@
-"""Figures of pages: drawn into files, and into the page itself, which then needs nothing else."""
+"""HTML pages: rendered from a template, with their figures inside, so that a page needs nothing else."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from matplotlib.figure import Figure
+import jinja2
 
-from ringflow.evaluate.plots.files import save_figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Title, caption and drawing of a figure.
-Picture = tuple[str, str, Callable[[], Figure]]
+Picture = tuple[str, str, "Callable[[], Figure]"]
+
+_SHARED = Path(__file__).parent / "templates"
 
 
 class Shown(NamedTuple):
@@ -25,9 +28,26 @@ class Shown(NamedTuple):
 
 def draw(pictures: Mapping[str, Picture], folder: Path) -> list[Shown]:
     """Draw figures into a folder, each under its name; the same as a page holds them."""
-    return [_shown(folder / name, *picture) for name, picture in pictures.items()]
+    from ringflow.evaluate.plots.style import save_figure
+
+    return [
+        Shown(title, caption, inline(save_figure(drawing(), folder / name)))
+        for name, (title, caption, drawing) in pictures.items()
+    ]
 
 
-def _shown(path: Path, title: str, caption: str, drawing: Callable[[], Figure]) -> Shown:
-    picture = base64.b64encode(save_figure(drawing(), path)).decode("ascii")
-    return Shown(title, caption, f"data:image/png;base64,{picture}")
+def inline(png: bytes) -> str:
+    """A picture as an address that holds it."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+
+
+def render(template: Path, **values: object) -> str:
+    """The page; the template may include those beside it and those that all pages share. A missing value is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([template.parent, _SHARED]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template.name).render(**values)

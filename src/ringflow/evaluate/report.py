@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -15,13 +14,12 @@ from typing import Any, NamedTuple
 
 from ringflow.base.errors import UsageError
 from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.evaluate.plots.display import event_display
-from ringflow.evaluate.plots.files import file_name, save_figure, save_histogram
+from ringflow.evaluate.page import inline, render
+from ringflow.evaluate.plots.figures import event_display
 from ringflow.evaluate.plots.gallery import Book, Picture, alt_text, pictures
-from ringflow.evaluate.plots.style import display_name, looks
-from ringflow.evaluate.tables import Row, class_rows, jet_bin_rows, mass_rows, metric_rows
-from ringflow.evaluate.template import render
-from ringflow.evaluate.verdict import HEADLINES, verdict
+from ringflow.evaluate.plots.style import display_name, file_name, looks, save_figure
+from ringflow.evaluate.sheet import save_histogram
+from ringflow.evaluate.tables import HEADLINES, Row, class_rows, jet_bin_rows, mass_rows, metric_rows, verdict
 from ringflow.event.block import Collection, EventBlock
 
 REPORT_FILE = "index.html"
@@ -178,7 +176,7 @@ def _image(picture: Picture, reconstructions: list[str], folder: Path) -> Image:
     alt = alt_text(picture, reconstructions)
     if picture.lacks:
         return Image(picture.title, picture.caption, alt, "", picture.lacks)
-    return Image(picture.title, picture.caption, alt, _inline(save_figure(picture.draw(), folder / picture.key)))
+    return Image(picture.title, picture.caption, alt, inline(save_figure(picture.draw(), folder / picture.key)))
 
 
 def _display_images(display: EventDisplay, folder: Path) -> Iterator[Image]:
@@ -188,7 +186,7 @@ def _display_images(display: EventDisplay, folder: Path) -> Iterator[Image]:
         shown = display_name(name)
         content = save_figure(event_display(block, found, shown), folder / f"event_{place}")
         alt = f"Event {number} in the eta-phi plane as reconstructed by {shown}: {int(found.counts[0])} candidates."
-        yield Image(f"Event {number}: {shown}", _DISPLAY_CAPTION, alt, _inline(content))
+        yield Image(f"Event {number}: {shown}", _DISPLAY_CAPTION, alt, inline(content))
 
 
 def _facts(sample: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -211,10 +209,6 @@ def _notes(sample: Mapping[str, Any], books: Mapping[str, Book], drawn: int) -> 
     elif books and not drawn:
         notes.append("There were no events: nothing could be drawn.")
     return notes
-
-
-def _inline(content: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

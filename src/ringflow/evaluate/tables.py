@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ringflow.evaluate.plots.style import CLASS_NAMES
+from ringflow.evaluate.plots.style import CLASS_NAMES, display_name
 
 #: Made with the help of the truth: bounds to compare with, not competitors.
 BOUNDS = ("target", "perfect")
@@ -212,3 +212,222 @@ def _bounds(measured: Measured | None, better: str) -> tuple[float, float] | Non
 def _part(metrics: Mapping[str, Any], section: str, name: str) -> Mapping[str, Any]:
     part: Mapping[str, Any] = (metrics.get(section) or {}).get(name) or {}
     return part
+
+
+#: What the verdict is about, in order of weight.
+HEADLINES = (
+    "jet_iqr_over_median",
+    "rms90_jer",
+    "met_iqr_over_median",
+    "visible_energy_resolution",
+    "particle_efficiency",
+    "particle_fake_rate",
+    "particle_f1",
+)
+#: Jets of the truth targets must agree with those of the visible truth this well.
+CLOSURE = 0.01
+
+Tone = Literal["better", "worse", "open"]
+
+
+class Finding(NamedTuple):
+    """One reconstruction against another in one metric of one sample."""
+
+    sample: str
+    metric: Metric
+    challenger: str
+    reference: str
+    challenger_text: str
+    reference_text: str
+    change: str
+    tone: Tone
+    gap: str  # share of the distance to the perfect reconstruction that is closed; empty if that means nothing
+
+
+class Verdict(NamedTuple):
+    """The first thing to read: who is better, by how much, what supports it, and every comparison behind it."""
+
+    headline: str
+    lead: str
+    sentences: list[str]
+    findings: list[Finding]
+
+
+def verdict(samples: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    """Judge all samples; each has `reconstructions` (name -> metrics) and may have paired `comparisons`."""
+    findings = [finding for name, sample in samples.items() for finding in _findings(name, sample)]
+    sentences = [sentence for name, sample in samples.items() for sentence in _sentences(name, sample, findings)]
+    return Verdict(_headline(samples, findings), _lead(findings), sentences, findings)
+
+
+def pairs_to_compare(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Who is held against whom: everyone against the rules; the rules alone against the perfect reconstruction."""
+    contenders = [name for name in names if name not in BOUNDS]
+    if len(contenders) > 1:
+        reference = "baseline" if "baseline" in contenders else contenders[0]
+        return [(name, reference) for name in contenders if name != reference]
+    return [(name, "perfect") for name in contenders if "perfect" in names]
+
+
+def _findings(name: str, sample: Mapping[str, Any]) -> list[Finding]:
+    reconstructions, comparisons = sample["reconstructions"], sample.get("comparisons") or []
+    by_key = {metric.key: metric for metric in METRICS}
+    found = []
+    for challenger, reference in pairs_to_compare(list(reconstructions)):
+        for key in HEADLINES:
+            ours, theirs = (reconstructions[who].get(key) for who in (challenger, reference))
+            quotient = _paired_ratio(comparisons, key, challenger, reference) or _independent_ratio(ours, theirs)
+            if quotient is None:
+                continue
+            metric = by_key[key]
+            gap = "" if reference == "perfect" else _gap(ours, theirs, (reconstructions.get("perfect") or {}).get(key))
+            found.append(
+                Finding(
+                    name, metric, challenger, reference, _unbroken(written(ours, metric)), _unbroken(written(theirs, metric)),
+                    _change(quotient), _tone(quotient, metric), gap,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _headline(samples: Mapping[str, Mapping[str, Any]], findings: Sequence[Finding]) -> str:
+    names = list(dict.fromkeys(name for sample in samples.values() for name in sample["reconstructions"]))
+    if not names:
+        return "Nothing was evaluated."
+    if not findings:
+        listed = " and ".join(display_name(name) for name in names)
+        return f"Only {listed} {'was' if len(names) == 1 else 'were'} evaluated: there is nothing to compare."
+    return " ".join(_score(*pair, findings) for pair in _compared(findings))
+
+
+def _score(challenger: str, reference: str, findings: Sequence[Finding]) -> str:
+    """How often one is better than the other."""
+    tones = [f.tone for f in findings if (f.challenger, f.reference) == (challenger, reference)]
+    better, worse, undecided = (tones.count(tone) for tone in ("better", "worse", "open"))
+    who, whom = _capital(display_name(challenger)), display_name(reference)
+    total = f"{len(tones)} metrics"
+    if reference == "perfect":
+        return f"{who} falls short of {whom}, which knows the true associations, in {worse} of {total}."
+    if len(tones) in (better, worse):
+        return f"{who} is {'better' if better else 'worse'} than {whom} in all {total}."
+    rest = f"; {undecided} cannot be told apart." if undecided else "."
+    return f"{who} is better than {whom} in {better} of {total} and worse in {worse}{rest}"
+
+
+def _lead(findings: Sequence[Finding]) -> str:
+    """By how much: the change of the jet response width, sample by sample."""
+    parts = []
+    for challenger, reference in _compared(findings):
+        changes = [
+            f"{finding.change} on {finding.sample}"
+            for finding in findings
+            if (finding.challenger, finding.reference, finding.metric.key) == (challenger, reference, HEADLINES[0])
+        ]
+        if changes:
+            parts.append(f"{display_name(challenger)} against {display_name(reference)} {', '.join(changes)}")
+    return f"Jet response width: {'; '.join(parts)}." if parts else ""
+
+
+def _compared(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((finding.challenger, finding.reference) for finding in findings))
+
+
+def _sentences(name: str, sample: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
+    sentences = []
+    for finding in findings:
+        if finding.sample != name or finding.metric.key not in ("jet_iqr_over_median", "rms90_jer"):
+            continue
+        who, whom = display_name(finding.challenger), display_name(finding.reference)
+        verb = {"better": "is better than", "worse": "is worse than", "open": "cannot be told from"}[finding.tone]
+        text = (
+            f"{name}: in {finding.metric.label}, {who} {verb} {whom}: {finding.challenger_text} against "
+            f"{finding.reference_text}, {finding.change}."
+        )
+        sentences.append(f"{text} It closes {finding.gap} of the distance to perfect PF." if finding.gap else text)
+    target = (sample["reconstructions"].get("target") or {}).get("jet_median") or {}
+    if (median := target.get("value")) is not None:
+        fine = abs(median - 1.0) <= CLOSURE
+        outcome = "as it must be" if fine else "which it must be: the truth of this dataset is not to be trusted"
+        sentences.append(
+            f"{name}: the jets of the truth targets have a median response of {median:.4f}, "
+            f"{'within' if fine else 'not within'} {100 * CLOSURE:.0f} % of 1, {outcome}."
+        )
+    return sentences
+
+
+def _paired_ratio(comparisons: Sequence[Mapping[str, Any]], key: str, above: str, below: str) -> Measured | None:
+    """Ratio of the two from a bootstrap that redraws both together, turned if it was made the other way around."""
+    for row in comparisons:
+        if row["metric"] != key or not _complete(row["ratio"]):
+            continue
+        found: Measured = row["ratio"]
+        if (row["second"], row["first"]) == (above, below):
+            return found
+        if (row["first"], row["second"]) == (above, below) and all(found[end] for end in ("value", "lo", "hi")):
+            low, high, value = (1.0 / float(found[end] or 0) for end in ("hi", "lo", "value"))
+            return {"value": value, "lo": low, "hi": high}
+    return None
+
+
+def _independent_ratio(above: Measured | None, below: Measured | None) -> Measured | None:
+    """Ratio of two values with their relative uncertainties added in quadrature."""
+    if not _complete(above) or not _complete(below) or not _center(below) > 0:
+        return None
+    value = _center(above) / _center(below)
+    error = math.hypot(_half_width(above), value * _half_width(below)) / _center(below)
+    return {"value": value, "lo": value - error, "hi": value + error}
+
+
+def _gap(ours: Measured | None, theirs: Measured | None, bound: Measured | None) -> str:
+    """Share of the way from the reference to the perfect reconstruction, with its interval."""
+    if not (_complete(ours) and _complete(theirs) and _complete(bound)):
+        return ""
+    distance = _center(theirs) - _center(bound)
+    if abs(distance) <= 2 * math.hypot(_half_width(theirs), _half_width(bound)):
+        return ""  # nothing left to win
+    share = (_center(theirs) - _center(ours)) / distance
+    slopes = (1 / distance, (1 - share) / distance, share / distance)
+    error = math.hypot(*(s * _half_width(part) for s, part in zip(slopes, (ours, theirs, bound), strict=True)))
+    return _unbroken(
+        f"{100 * share:.0f} % [{100 * (share - error):.0f}, {100 * (share + error):.0f}]".replace("-", "−")
+    )
+
+
+def _change(quotient: Measured) -> str:
+    """The ratio as a relative change with its interval."""
+    value, low, high = (100 * (float(quotient[end] or 0.0) - 1) for end in ("value", "lo", "hi"))
+    if low == high:
+        return "too few entries"
+    decimals = 0 if (high - low) > 2 else 1
+    if value >= 100:
+        return _unbroken(f"{value / 100 + 1:.2f} times [{low / 100 + 1:.2f}, {high / 100 + 1:.2f}]")
+    return _unbroken(f"{value:+.{decimals}f} % [{low:+.{decimals}f}, {high:+.{decimals}f}]".replace("-", "−"))
+
+
+def _tone(quotient: Measured, metric: Metric) -> Tone:
+    low, high = float(quotient["lo"] or 0.0), float(quotient["hi"] or 0.0)
+    if low <= 1.0 <= high or low == high:
+        return "open"
+    return "better" if (high < 1.0) == (metric.better == "lower") else "worse"
+
+
+def _complete(measured: Measured | None) -> bool:
+    return measured is not None and all(measured.get(end) is not None for end in ("value", "lo", "hi"))
+
+
+def _center(measured: Measured | None) -> float:
+    return float((measured or {}).get("value") or 0.0)
+
+
+def _half_width(measured: Measured | None) -> float:
+    part = measured or {}
+    return (float(part.get("hi") or 0.0) - float(part.get("lo") or 0.0)) / 2
+
+
+def _unbroken(text: str) -> str:
+    """Numbers that stay on one line."""
+    return text.replace(" ", "\u00a0")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw
-from ringflow.evaluate.template import render
+from ringflow.evaluate.page import Picture, draw, render
 from ringflow.explain import plots
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "explanations.json", "figures"

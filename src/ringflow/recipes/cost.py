@@ -9,8 +9,7 @@ from typing import Any
 
 from ringflow.base.log import say, table
 from ringflow.base.words import size_in_words
-from ringflow.data.read import Dataset
-from ringflow.evaluate.candidates import has_truth
+from ringflow.data.read import Dataset, has_truth
 from ringflow.recipes.evaluate import evaluate
 from ringflow.recipes.reconstruct import reconstruct
 

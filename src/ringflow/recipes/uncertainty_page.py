@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw
-from ringflow.evaluate.plots.files import file_name
-from ringflow.evaluate.template import render
+from ringflow.evaluate.page import Picture, draw, render
+from ringflow.evaluate.plots.style import file_name
 from ringflow.recipes import uncertainty_plots as plots
 from ringflow.recipes.uncertainty import CRITERIA, TOO_FEW
 

@@ -53,10 +53,9 @@ def collide(detector: str, seed: int, task: tuple[str, int]) -> Collisions:
 
     from ringflow.baseline.constants import load_constants
     from ringflow.baseline.rules import reconstruct_block
-    from ringflow.evaluate.candidates import checked
-    from ringflow.evaluate.measure import measure
     from ringflow.evaluate.metrics import metrics
-    from ringflow.evaluate.sheet import Sheet, Truth
+    from ringflow.evaluate.momenta import checked
+    from ringflow.evaluate.sheet import Sheet, Truth, measure
     from ringflow.sim.detector import Detector
     from ringflow.sim.generator import make_generator
     from ringflow.sim.geometry import load_detector

@@ -22,11 +22,11 @@ from ringflow.base.rundir import prepare, write_atomic
 from ringflow.data.candidates import write_candidates
 from ringflow.data.chunks import training_columns
 from ringflow.data.read import Dataset
+from ringflow.infer.reconstructions import available
 from ringflow.launch.frameworks import one_line
 from ringflow.launch.spark_session import await_workers, open_spark
 from ringflow.recipes.evaluate import evaluate
 from ringflow.recipes.evaluate import show as show_evaluation
-from ringflow.recipes.reconstructions import available
 
 NAME = "perceptron"
 CANDIDATES_FILE, MODEL_FOLDER, RESULT_FILE = "candidates.parquet", "model", "result.json"

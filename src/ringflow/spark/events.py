@@ -34,10 +34,10 @@ from ringflow.data.manifest import (
     make_manifest,
     write_manifest,
 )
+from ringflow.data.read import TRUTH_COLUMNS
 from ringflow.data.write import EVENT_NUMBER, ShardWriter, columns_in, shard_file
 from ringflow.elements.batch import target_collection, target_columns
 from ringflow.elements.features import FEATURES, essential_columns
-from ringflow.evaluate.candidates import TRUTH_COLUMNS
 from ringflow.event.block import Collection, EventBlock, require_finite
 from ringflow.event.schema import SCHEMA_VERSION, parquet_name
 from ringflow.infer.frames import EVENTS_AT_ONCE, block_of

@@ -19,9 +19,8 @@ import torch
 from ringflow.base.errors import UsageError
 from ringflow.data.chunks import DatasetChunks, Lane, describe, require_learnable, training_columns
 from ringflow.data.manifest import manifest_hash
-from ringflow.data.read import Dataset
+from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth
 from ringflow.elements.batch import ElementBatch, from_block, join
-from ringflow.evaluate.candidates import TRUTH_COLUMNS, has_truth
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import sample

@@ -16,10 +16,9 @@ import numpy as np
 from ringflow.baseline.constants import load_constants
 from ringflow.baseline.rules import reconstruct_block
 from ringflow.elements.batch import ElementBatch, from_block
-from ringflow.evaluate.candidates import checked
-from ringflow.evaluate.measure import measure
 from ringflow.evaluate.metrics import metrics
-from ringflow.evaluate.sheet import Sheet, Truth
+from ringflow.evaluate.momenta import checked
+from ringflow.evaluate.sheet import Sheet, Truth, measure
 from ringflow.event.block import Collection, EventBlock
 from ringflow.infer.session import candidates
 from ringflow.models.model import Model

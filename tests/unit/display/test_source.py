@@ -19,7 +19,7 @@ from ringflow.data.read import Dataset
 from ringflow.display.errors import errors_by_event
 from ringflow.display.ranking import Ranking
 from ringflow.display.source import open_source
-from ringflow.evaluate.candidates import momenta, visible
+from ringflow.evaluate.momenta import momenta, visible
 from ringflow.event.block import Collection, EventBlock
 from ringflow.recipes.reconstruct import reconstruct
 

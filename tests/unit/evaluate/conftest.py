@@ -10,7 +10,7 @@ import hist
 import numpy as np
 import pytest
 
-from ringflow.evaluate.histograms import ETA_EDGES, JET_PT_EDGES, MISSING_PT_EDGES, RESPONSE_PT_EDGES, book
+from ringflow.evaluate.sheet import ETA_EDGES, JET_PT_EDGES, MISSING_PT_EDGES, RESPONSE_PT_EDGES, book
 from ringflow.event.block import Collection, EventBlock
 
 #: Width of the response, share found, share of fakes: none for the truth target, most for the rules.

@@ -7,9 +7,16 @@ import pytest
 
 from fixtures.hand_made import momenta_of
 from ringflow.evaluate.bootstrap import Entries
-from ringflow.evaluate.candidates import Floats, Momenta
-from ringflow.evaluate.energy import in_barrel, jet_energy_resolution, thrust_axis
-from ringflow.evaluate.masses import _TOP_PAIRINGS, invariant_mass, masses_of, measure_masses
+from ringflow.evaluate.jets import (
+    _TOP_PAIRINGS,
+    in_barrel,
+    invariant_mass,
+    jet_energy_resolution,
+    masses_of,
+    measure_masses,
+    thrust_axis,
+)
+from ringflow.evaluate.momenta import Floats, Momenta
 from ringflow.evaluate.sheet import Sheet
 
 

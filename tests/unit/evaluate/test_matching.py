@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fixtures.hand_made import Particle, momenta_of
-from ringflow.evaluate.candidates import Momenta
 from ringflow.evaluate.matching import Pairs, match_jets, match_particles
+from ringflow.evaluate.momenta import Momenta
 
 # Everything within a few tenths, so that many pairs compete.
 particle = st.tuples(

@@ -9,12 +9,10 @@ import pytest
 
 from fixtures.hand_made import Particle, momenta_of
 from ringflow.base.errors import FailureError
-from ringflow.evaluate.candidates import Momenta, checked
-from ringflow.evaluate.energy import in_barrel
-from ringflow.evaluate.jets import find_jets
-from ringflow.evaluate.measure import measure
+from ringflow.evaluate.jets import find_jets, in_barrel
 from ringflow.evaluate.metrics import comparisons, metrics
-from ringflow.evaluate.sheet import Sheet, Truth
+from ringflow.evaluate.momenta import Momenta, checked
+from ringflow.evaluate.sheet import Sheet, Truth, measure
 from ringflow.event.block import Collection
 
 TRUE = [

@@ -16,13 +16,19 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.stats import beta, norm
 
-from ringflow.evaluate.histograms import book
-from ringflow.evaluate.plots import curves, particles
-from ringflow.evaluate.plots.display import event_display
-from ringflow.evaluate.plots.distributions import common_bins
-from ringflow.evaluate.plots.files import file_name, load_histogram, png, save_histogram, svg
+from ringflow.evaluate.plots import figures as drawings
+from ringflow.evaluate.plots.figures import common_bins, event_display
 from ringflow.evaluate.plots.gallery import pictures
-from ringflow.evaluate.plots.style import LOOKS, looks, plain, reference_of
+from ringflow.evaluate.plots.style import (
+    LOOKS,
+    file_name,
+    looks,
+    plain,
+    png,
+    reference_of,
+    svg,
+)
+from ringflow.evaluate.sheet import book, load_histogram, save_histogram
 from ringflow.evaluate.tables import METRICS, written
 from ringflow.event.block import Collection, EventBlock
 
@@ -108,7 +114,7 @@ def test_numbers_of_legends_and_points_are_those_of_the_metrics(books: Books, fi
 def test_the_truth_has_no_particles_too_many() -> None:
     histogram = book()["multiplicity"]
     histogram.fill([1] * 30, [0] * 30)
-    (bar, *_) = particles.multiplicity({"target": histogram}).axes[0].collections
+    (bar, *_) = drawings.multiplicity({"target": histogram}).axes[0].collections
     assert np.ptp(bar.get_segments()[0][:, 1]) == 0  # not the width of a bin
 
 
@@ -133,7 +139,7 @@ def test_a_confusion_matrix_is_normalised_by_row() -> None:
     histogram = book()["confusion"]
     histogram.fill([3] * 10, [3] * 9 + [2])
     histogram.fill([0], [3])
-    shown = list(texts(particles.confusion(histogram)))
+    shown = list(texts(drawings.confusion(histogram)))
     assert "90" in shown
     assert "10" in shown
     assert "100" in shown  # the one fake is a photon
@@ -141,7 +147,7 @@ def test_a_confusion_matrix_is_normalised_by_row() -> None:
 
 
 def test_a_fraction_has_a_clopper_pearson_interval_and_small_bins_none() -> None:
-    found = curves.fraction(np.array([5.0, 10.0, 3.0]), np.array([10.0, 10.0, 4.0]))
+    found = drawings.fraction(np.array([5.0, 10.0, 3.0]), np.array([10.0, 10.0, 4.0]))
     assert found.value[:2].tolist() == [0.5, 1.0]
     assert found.up[1] == 0
     assert found.down[0] == pytest.approx(0.5 - beta.ppf(norm.cdf(-1), 5, 6))
@@ -150,16 +156,16 @@ def test_a_fraction_has_a_clopper_pearson_interval_and_small_bins_none() -> None
 
 def test_a_ratio_carries_both_uncertainties() -> None:
     one = np.array([1.0])
-    found = curves.ratio(curves.Curve(2 * one, 0.2 * one, 0.2 * one), curves.Curve(4 * one, 0.3 * one, 0.3 * one))
+    found = drawings.ratio(drawings.Curve(2 * one, 0.2 * one, 0.2 * one), drawings.Curve(4 * one, 0.3 * one, 0.3 * one))
     assert found.value[0] == 0.5
     assert found.up[0] == pytest.approx(0.5 * np.hypot(0.1, 0.075))
-    assert np.isnan(curves.ratio(found, curves.Curve(0 * one, one, one)).value[0])
+    assert np.isnan(drawings.ratio(found, drawings.Curve(0 * one, one, one)).value[0])
 
 
 def test_merged_bins_keep_all_entries() -> None:
     histogram = book()["jet_truth_pt"]
     histogram.fill([1.0, 3.0, 11.0] * 10, [True, False, True] * 10)
-    merged = curves.matched_fraction(histogram, "truth_pt", edges=np.array([0.0, 10.0, 200.0]))
+    merged = drawings.matched_fraction(histogram, "truth_pt", edges=np.array([0.0, 10.0, 200.0]))
     assert merged.value.tolist() == [0.5, 1.0]
 
 

@@ -16,10 +16,9 @@ import hist
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.evaluate.histograms import book
-from ringflow.evaluate.plots.files import load_histogram
 from ringflow.evaluate.plots.gallery import pictures
 from ringflow.evaluate.report import write_report
+from ringflow.evaluate.sheet import book, load_histogram
 from ringflow.event.block import Collection, EventBlock
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

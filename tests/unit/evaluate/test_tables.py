@@ -16,9 +16,10 @@ from ringflow.evaluate.tables import (
     jet_bin_rows,
     mass_rows,
     metric_rows,
+    pairs_to_compare,
+    verdict,
     written,
 )
-from ringflow.evaluate.verdict import pairs_to_compare, verdict
 
 MakeMetrics = Callable[..., dict[str, Any]]
 BY_KEY = {metric.key: metric for metric in METRICS}

@@ -19,11 +19,11 @@ from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
 from ringflow.event.block import Collection, EventBlock
 from ringflow.infer import shipped
+from ringflow.infer.reconstructions import NEEDS
 from ringflow.models.file import save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 from ringflow.recipes.evaluate import evaluate, report_page
-from ringflow.recipes.reconstructions import NEEDS
 
 COLUMNS = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
 
@@ -96,7 +96,7 @@ def test_workers_change_nothing(dataset: Path, tmp_path: Path) -> None:
 def test_blocks_change_nothing(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [candidate_file(tmp_path / "mine.parquet", dataset)]
     expected = evaluate([dataset], candidates=files)
-    monkeypatch.setattr("ringflow.recipes.scoring.EVENTS_AT_ONCE", 1)
+    monkeypatch.setattr("ringflow.recipes.evaluate.EVENTS_AT_ONCE", 1)
     assert evaluate([dataset], candidates=files) == expected
 
 

@@ -11,9 +11,8 @@ from fixtures.fake_events import fake_block, replaced
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.data.check import check
 from ringflow.data.chunks import require_learnable, training_columns
-from ringflow.data.read import Dataset
+from ringflow.data.read import TRUTH_COLUMNS, Dataset
 from ringflow.data.write import columns_of
-from ringflow.evaluate.candidates import TRUTH_COLUMNS
 from ringflow.event.block import EventBlock
 from ringflow.infer.frames import table_of
 from ringflow.spark.events import _finish, _written, learning_columns, split_rule

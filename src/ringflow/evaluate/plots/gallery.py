@@ -13,12 +13,22 @@ import hist
 import numpy as np
 from matplotlib.figure import Figure
 
-from ringflow.evaluate.candidates import Floats
-from ringflow.evaluate.histograms import ETA_EDGES, JET_PT_EDGES, LABELS, MISSING_PT_EDGES, RESPONSE_PT_EDGES
-from ringflow.evaluate.plots import particles
-from ringflow.evaluate.plots.curves import MIN_ENTRIES, Curve, at, draw_against, matched_fraction, measured
-from ringflow.evaluate.plots.distributions import draw_distribution, missing_error
+from ringflow.evaluate.momenta import Floats
+from ringflow.evaluate.plots.figures import (
+    MIN_ENTRIES,
+    Curve,
+    at,
+    confusion,
+    draw_against,
+    draw_distribution,
+    matched_fraction,
+    measured,
+    missing_error,
+    multiplicity,
+    particle_rates,
+)
 from ringflow.evaluate.plots.style import CLASS_NAMES, display_name, plain, reference_of
+from ringflow.evaluate.sheet import ETA_EDGES, JET_PT_EDGES, LABELS, MISSING_PT_EDGES, RESPONSE_PT_EDGES
 from ringflow.evaluate.tables import MASS_METRICS, METRICS, Metric, written
 
 Book = Mapping[str, hist.Hist[Any]]
@@ -233,14 +243,14 @@ def _particles(source: Source) -> Iterator[Picture]:
                 "Row: true class, with its number of entries; column: what it was reconstructed as, in percent of the row. "
                 "Missed particles are in the first column, fakes in the first row. Pairs are assigned one to one in direction "
                 "and momentum (ΔR < 0.1, pT within 50 %), whatever their class.",
-                partial(particles.confusion, book["confusion"]), _few(book["confusion"].sum(flow=True), "particles"),
+                partial(confusion, book["confusion"]), _few(book["confusion"].sum(flow=True), "particles"),
             )  # fmt: skip
     if source.filled("multiplicity"):
         counted = source.histograms("multiplicity")
         yield Picture(
             "multiplicity", make.group, "Particles too many or too few",
             "Candidates minus true particles per event and class: markers are means, bars hold the central 68 % of events.",
-            partial(particles.multiplicity, counted), _few(_entries(counted) / len(LABELS), "events", FEWEST_EVENTS),
+            partial(multiplicity, counted), _few(_entries(counted) / len(LABELS), "events", FEWEST_EVENTS),
         )  # fmt: skip
     if source.filled("particles_per_event"):
         yield make.distribution(
@@ -268,7 +278,7 @@ def _class(source: Source, label: int) -> Iterator[Picture]:
             f"Efficiency: true {name}s matched to a candidate of any class, against their {shown}. Fake rate: {name} "
             f"candidates matched to no true particle, against theirs. {_POINTS}"
             f"{note.replace('lower panel divides', 'narrow panels divide')}",
-            partial(particles.particle_rates, edges, found, fakes, f"{name} {symbol}", log=axis == "pt"),
+            partial(particle_rates, edges, found, fakes, f"{name} {symbol}", log=axis == "pt"),
             _few_points(found, fakes),
         )  # fmt: skip
     yield make.curve(

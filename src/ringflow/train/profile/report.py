@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from ringflow.base.rundir import write_atomic
 from ringflow.base.words import size_in_words
-from ringflow.evaluate.plots.files import png
-from ringflow.evaluate.template import render
+from ringflow.evaluate.page import render
+from ringflow.evaluate.plots.style import png
 from ringflow.train.profile.folder import STEPS_FILE, SUMMARY_FILE
 from ringflow.train.profile.plots import COLORS, lateness, phase_bars, phase_history, step_histogram
 from ringflow.train.profile.summary import steady

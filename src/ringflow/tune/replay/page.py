@@ -15,8 +15,7 @@ from typing import Any
 
 from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw
-from ringflow.evaluate.template import render
+from ringflow.evaluate.page import Picture, draw, render
 from ringflow.tune.replay import plots
 from ringflow.tune.replay.result import ReplayResult
 from ringflow.tune.replay.studies import headline

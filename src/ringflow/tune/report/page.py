@@ -20,7 +20,7 @@ from markupsafe import Markup
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.base.words import time_in_words
-from ringflow.evaluate import template
+from ringflow.evaluate import page as pages
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.pareto import front_of
 from ringflow.tune.record import TrialRecord
@@ -59,7 +59,7 @@ def write_report(study: Path, out: Path | None = None) -> Path:
 def render(view: StudyView) -> str:
     """The page of a study, finished or not."""
     script = (_OWN / "study.js").read_text(encoding="utf-8")
-    return template.render(
+    return pages.render(
         _OWN / "study.html.j2",
         number=number,
         words=words,

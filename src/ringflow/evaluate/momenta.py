@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import FailureError
-from ringflow.data.read import Dataset
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import NONE, PARTICLE_CLASSES
 
@@ -16,19 +15,8 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-#: Columns of a dataset that hold the truth an evaluation needs.
-TRUTH_COLUMNS = (
-    *(f"particle_{name}" for name in ("px", "py", "pz", "energy", "pdg", "target")),
-    *(f"target_{name}" for name in ("label", "px", "py", "pz", "energy")),
-)
 #: Pseudorapidity given to momenta along the beam axis: far outside every detector, but finite.
 _ETA_OF_THE_BEAM = 20.0
-
-
-def has_truth(dataset: Dataset) -> bool:
-    """Whether there is something to compare with."""
-    present = {f"{collection}_{column}" for collection, columns in dataset.columns.items() for column in columns}
-    return set(TRUTH_COLUMNS) <= present
 
 
 @dataclass(frozen=True)

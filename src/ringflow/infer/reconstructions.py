@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringflow.base.errors import DatasetError, RingflowError
 from ringflow.data.manifest import Columns
-from ringflow.data.read import Dataset, select_columns
-from ringflow.evaluate.candidates import TRUTH_COLUMNS, has_truth
+from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth, select_columns
 from ringflow.event.block import Collection, EventBlock
 from ringflow.infer import shipped
 
