@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from ringflow.cli import app, main
 
@@ -35,7 +36,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 OTHERS = ("cd", "curl", "git", "make", "optuna-dashboard", "python", "ray", "source", "srun", "tensorboard", "export")
 #: A cluster that is not there.
 ELSEWHERE = ("--address", "--master", "--hosts", "--executor slurm")
-EVENTS = 40
+EVENTS = 72
 TRAINING = {
     "length.events": 48,
     "length.validate_every": 24,
@@ -76,6 +77,8 @@ def _commands(block: str) -> list[Step]:
         if word == "cat" and "<<" in text:
             end = text.split("<<")[1].strip("'\" ")
             found.append(Step("shell", "\n".join([text, *iter(lines.__next__, end), end])))
+        elif word == "echo" or text.startswith("python -c"):
+            found.append(Step("shell", text))
         elif word in ("ringflow", "pip"):
             found.append(Step(word, text))
         elif text.startswith("ringflow: error:"):  # what the command before it says
@@ -104,14 +107,14 @@ SMALLER: dict[str, dict[str, str]] = {
     "simulate": {"--events": str(EVENTS)},
     "explain": {"--events": "2"},
     "validate": {"--events": str(EVENTS)},
-    "tune": {"--trials": "2"},
+    "tune": {"--trials": "3"},
     "bench scaling": {"--engines": "local", "--ring": "2", "--seconds": "0.1", "--rounds": "1"},
 }
 #: Options and settings whose values are made small.
 NUMBERS = {
     "--events": EVENTS,
     "production.events": EVENTS,
-    "--trials": 2,
+    "--trials": 3,
     "--max-points": 2,
     "--num-points": 2,
     "--seconds": 1,
@@ -133,7 +136,7 @@ def made_small(words: list[str]) -> list[str]:
         return [*words[:2], *there, *words[2 : place + 1], *made_small(words[place + 1 :])]
     small = [_small_word(before, word) for before, word in zip(["", *words], words, strict=False)]
     named = {word.split("=")[0] for word in words}
-    if not named & {"--event", "--settings", "--hepmc", *SUBCOMMANDS}:
+    if not named & {"--event", "--settings", "--hepmc", "panda-evaluate", *SUBCOMMANDS}:
         more = SMALLER.get(" ".join(words[:2]), SMALLER.get(words[0], {}))
         small += [word for option, value in more.items() if option not in named for word in (option, value)]
     begins = [word for word in words[1:3] if not word.startswith("-")]  # without a preset a training goes on
@@ -162,34 +165,53 @@ def _small_word(before: str, word: str) -> str:
 class Workspace:
     """A folder for a page; what a page takes for granted is made once for all pages, and put there when it is named."""
 
-    def __init__(self, kept: Path, folder: Path) -> None:
+    def __init__(self, kept: Path, folder: Path, page: str = "") -> None:
         self._kept, self._folder = kept, folder
+        self._prepared = {**PREPARED, **PREPARED_FOR.get(page, {})}
 
     def provide(self, text: str, made: set[str]) -> None:
         """Put there what a step names and does not make itself."""
-        for name, make in PREPARED.items():
+        for name, make in self._prepared.items():
             named = re.search(rf"(?<![\w/-]){re.escape(name)}(?![\w-])", text)
             if named and name not in made and not (self._folder / name).exists():
+                if make is not PREPARED.get(name):  # of this page alone
+                    self._make(self._folder, name, make)
+                    continue
                 if not (self._kept / name).exists():
-                    self._make(name, make)
+                    self._make(self._kept, name, make)
                 if self._folder == self._kept:
                     continue
                 (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
                 copy = shutil.copytree if (self._kept / name).is_dir() else shutil.copy
                 copy(self._kept / name, self._folder / name)
 
-    def _make(self, name: str, make: Callable[[Path], None] | str) -> None:
-        (self._kept / name).parent.mkdir(parents=True, exist_ok=True)
+    def _make(self, folder: Path, name: str, make: Callable[[Path], None] | str) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if callable(make):
-            make(self._kept / name)
+            make(folder / name)
             return
-        Workspace(self._kept, self._kept).provide(make, {name})
+        Workspace(self._kept, folder).provide(make, {name})
         here = Path.cwd()
-        os.chdir(self._kept)
+        os.chdir(folder)
         try:
             assert main(made_small(shlex.split(make))) == 0, make
         finally:
             os.chdir(here)
+
+
+def _network(path: Path) -> None:
+    """A small network that finds a candidate in nearly every element, as no short training would teach it."""
+    from ringflow.models.file import save_model
+    from ringflow.models.model import Model
+    from ringflow.models.settings import ModelSettings
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        shape = {"backbone": "attention", "width": 16, "layers": 1, "heads": 2, "hidden": 16}
+        model = Model(ModelSettings.model_validate(shape)).eval()
+        torch.nn.init.normal_(model.heads.out.weight, std=1.0)
+        torch.nn.init.constant_(model.heads.out.bias[:1], 1.0)
+    save_model(path, model, card={"detector": "clic"})
 
 
 def _events_root(path: Path) -> None:
@@ -231,7 +253,8 @@ PREPARED: dict[str, Callable[[Path], None] | str] = {
     "data/zh": f"simulate zh --events {EVENTS} --out data/zh",
     "data/qq": f"simulate qq --events {EVENTS} --out data/qq",
     "data/other": f"simulate ttbar --events {EVENTS} --seed 2 --out data/other",
-    "runs/first": "train clic_tiny data=data/ttbar --out runs/first",
+    "begun.safetensors": _network,
+    "runs/first": "train clic_tiny start=begun.safetensors optimizer.rate=1e-6 data=data/ttbar --out runs/first",
     "model.onnx": "export runs/first --out model.onnx",
     "mine.parquet": "reconstruct data/ttbar --model runs/first --out mine.parquet",
     "particles.parquet": "reconstruct data/ttbar --model runs/first --out particles.parquet",
@@ -240,6 +263,12 @@ PREPARED: dict[str, Callable[[Path], None] | str] = {
     "events.root": _events_root,
     "events.hepmc3.zst": _hepmc,
     "old.hepmc2": _hepmc,
+}
+#: Uncertainties are fitted on a thousand candidates and more that have a particle each: a network that knows them.
+PREPARED_FOR: dict[str, dict[str, Callable[[Path], None] | str]] = {
+    "uncertainties": {
+        "runs/first": "train clic_tiny start=shipped optimizer.rate=1e-6 data=data/ttbar --out runs/first"
+    }
 }
 
 
@@ -308,6 +337,9 @@ class Reader:
             self.leave()
             self._server = Server([*words, *(["--port", "0"] if words[0] != "serve" else [])], self._folder)
             return
+        if words[0] in ("launch", "perceptron") or {"ray", "spark"} & set(words):
+            self._shell(shlex.join(["python", "-m", "ringflow.cli", *words]))
+            return
         self._capsys.readouterr()
         code = main(words)
         told = self._capsys.readouterr()
@@ -324,11 +356,20 @@ class Reader:
 
     def _python(self, text: str) -> None:
         self._workspace.provide(text, set())
+        if re.search(r"\b(ray|spark)\b", text):  # they leave a cluster behind in their process
+            (self._folder / "snippet.py").write_text(text)
+            self._shell("python snippet.py")
+            return
         with redirect_stdout(io.StringIO()):
             exec(compile(text, "snippet", "exec"), self._names)
 
     def _shell(self, text: str) -> None:
-        subprocess.run(["bash", "-c", text], cwd=self._folder, check=True)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        loopback = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {**os.environ, **loopback, "PATH": path}
+        words = ["bash", "-c", text]
+        done = subprocess.run(words, cwd=self._folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{text}\n{done.stderr}"
 
     def _pip(self, text: str) -> None:
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -354,7 +395,7 @@ def test_a_page_can_be_followed(
     page: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    reader = Reader(Workspace(kept, tmp_path), tmp_path, capsys)
+    reader = Reader(Workspace(kept, tmp_path, page.stem), tmp_path, capsys)
     try:
         for step in steps_of(page.read_text(encoding="utf-8")):
             reader.follow(step)

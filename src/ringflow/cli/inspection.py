@@ -74,7 +74,6 @@ def display_command(
     if not writes:  # a shell that starts it in the background has it ignore Ctrl-C, and services send SIGTERM
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
-    say(f"opening {source}")
 
     from ringflow.display.source import open_source
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.log import say
 from ringflow.data.manifest import instead_of_dataset
 from ringflow.display.ranking import Errors
 from ringflow.infer.shipped import MODEL_FILE, model_file
@@ -66,6 +67,7 @@ def open_source(
         return PhoenixSource(path, events)
     if model is not None:
         model_file(model)  # a wrong name is told before torch is loaded, which takes seconds
+    say(f"opening {path}")
     from ringflow.display.reconstructed import ReconstructedEvents
     from ringflow.display.report import dataset_of_candidates, dataset_of_report, is_report
 
