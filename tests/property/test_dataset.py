@@ -15,11 +15,11 @@ from fixtures.fake_events import FakeBlocks, fake_block, fake_request, same
 from ringflow.data.manifest import make_manifest, write_manifest
 from ringflow.data.outside import write_dataset
 from ringflow.data.packed import Array
+from ringflow.data.production import produce
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_of
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.schema import COLLECTIONS
-from ringflow.recipes.production import produce
 
 
 @st.composite

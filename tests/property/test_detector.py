@@ -7,7 +7,7 @@ import pytest
 
 from ringflow.event.block import EventBlock
 from ringflow.event.schema import COLLECTIONS, SIMULATED
-from ringflow.recipes.shoot import BARREL, Shot, observe
+from ringflow.sim.blocks import BARREL, Shot, observe
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import GeneratedEvents, make_generator
 from ringflow.sim.geometry import detector_names, load_detector

@@ -1,7 +1,8 @@
-"""Worker processes that neither answer Ctrl-C themselves nor outlive whoever started them."""
+"""Worker processes: they neither answer Ctrl-C themselves nor outlive whoever started them, and keep memory for reuse."""
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -10,6 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+_LARGEST_MMAP_THRESHOLD = 32 << 20
+_LARGEST_INT = (1 << 31) - 1
 
 
 @contextmanager
@@ -40,3 +45,17 @@ def die_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep freed buffers for reuse instead of handing them back to the system.
+
+    Work in blocks frees and takes the same megabytes again and again, and every return costs page faults: a tenth of the
+    time of a simulation. Only glibc has the setting; elsewhere nothing happens.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    mallopt(_TRIM_THRESHOLD, _LARGEST_INT)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.memory import keep_freed_memory
+from ringflow.base.processes import keep_freed_memory
 from ringflow.bench.model import peak_megabytes
 from ringflow.bench.record import hardware
 from ringflow.infer import shipped

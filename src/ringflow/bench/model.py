@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringflow.base.errors import UsageError
-from ringflow.base.memory import keep_freed_memory
+from ringflow.base.processes import keep_freed_memory
 from ringflow.bench.record import hardware
 from ringflow.infer import shipped
 from ringflow.models.settings import ModelSettings

@@ -88,7 +88,7 @@ def _exchanges(file: Path, engine: str) -> list[Exchange]:
     """Simulated events as requests, with the answers of a session in this process."""
     from ringflow.infer.runtime import event_values
     from ringflow.recipes.serve import open_served
-    from ringflow.recipes.simulate import SimulatedBlocks
+    from ringflow.sim.blocks import SimulatedBlocks
     from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 
     served = open_served(file, _NAME, engine, "cpu", 1)

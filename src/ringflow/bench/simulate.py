@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ringflow.bench.record import hardware
-from ringflow.recipes.simulate import SimulatedBlocks, simulate
+from ringflow.recipes.simulate import simulate
+from ringflow.sim.blocks import SimulatedBlocks
 from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 
 SAMPLE = "ttbar"

@@ -14,14 +14,13 @@ from ringflow.base.errors import FailureError, RingflowError, UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.manifest import Manifest, Shard, read_manifest
-from ringflow.data.production import Production
+from ringflow.data.production import Plan, Production, ShardTask, write_shard
 from ringflow.data.read import read_shard
 from ringflow.data.write import columns_in, file_hash
 from ringflow.event.block import concatenate
 from ringflow.provenance.circumstances import differences
 from ringflow.provenance.places import sha256_of
-from ringflow.recipes.simulate import SimulatedBlocks
-from ringflow.recipes.workers import Plan, ShardTask, write_shard
+from ringflow.sim.blocks import SimulatedBlocks
 from ringflow.sim.settings import SimulateSettings
 
 #: How the answer begins when nothing but the bytes differs.

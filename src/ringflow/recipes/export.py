@@ -25,7 +25,7 @@ from ringflow.infer.triton import DEFAULT_NAME, require_place, write_repository
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.recipes.cost import cost
 from ringflow.recipes.inputs import open_input
-from ringflow.recipes.simulate import SimulatedBlocks
+from ringflow.sim.blocks import SimulatedBlocks
 from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 
 #: Events the file is compared on, and those that ranges of int8 are measured on, unless the user says otherwise.

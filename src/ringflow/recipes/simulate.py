@@ -10,12 +10,9 @@ from typing import Any
 
 from ringflow.base.config import to_toml
 from ringflow.base.errors import UsageError
-from ringflow.base.memory import keep_freed_memory
 from ringflow.base.provenance import collect
-from ringflow.event.block import Collection, EventBlock
-from ringflow.recipes.production import Request, produce
-from ringflow.recipes.workers import Plan
-from ringflow.sim.generator import GeneratedEvents, Generator, block_seed, make_generator
+from ringflow.data.production import Plan, Request, produce
+from ringflow.sim.blocks import SimulatedBlocks, open_generator
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.settings import SimulateSettings
 
@@ -24,7 +21,6 @@ DEFAULT_EVENTS = 1000
 #: it is, because the figures only serve to refuse what cannot fit.
 COLLISION_BYTES = {True: 50_000, False: 5_000}
 LEAST_BYTES = 2_000
-_HIT_COLLECTIONS = ("hit", "hit_link", "hit_target")
 
 
 def simulate(settings: SimulateSettings, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
@@ -53,50 +49,6 @@ def simulate(settings: SimulateSettings, out: Path, *, overwrite: bool = False) 
     }
 
 
-class SimulatedBlocks:
-    """Blocks of simulated events: generator and detector, opened once per process.
-
-    A block is always made whole, with random numbers of its own, so that its events do not depend on what is asked for.
-    """
-
-    def __init__(self, settings: SimulateSettings) -> None:
-        import torch
-
-        from ringflow.sim.detector import Detector
-
-        # One thread per worker: sums in another order would be other events, and the cores belong to the workers.
-        self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        self._settings = settings
-        self._detector = Detector(load_detector(settings.detector), settings.production.device)
-        self._generator = _generator(settings)
-
-    def block(self, index: int) -> EventBlock:
-        """Events number `index * block_events` and following (fewer at the end of a file)."""
-        events = self.measure(self.generate(index), index)
-        return events if self._settings.production.keep_hits else _without_hits(events)
-
-    def generate(self, index: int) -> GeneratedEvents:
-        """The collisions of a block."""
-        size = self._settings.production.block_events
-        return self._generator.generate(index * size, size)
-
-    def measure(self, generated: GeneratedEvents, index: int) -> EventBlock:
-        """What the detector makes of them."""
-        return self._detector.simulate_block(generated, block_seed(self._settings.generator.seed, index))
-
-    def close(self) -> None:
-        """Give the process its threads back."""
-        import torch
-
-        torch.set_num_threads(self._threads_before)
-
-
-def _generator(settings: SimulateSettings) -> Generator:
-    return make_generator(settings.generator, *load_detector(settings.detector).tracker_cylinder)
-
-
 def _resolve(settings: SimulateSettings) -> SimulateSettings:
     """Settings with the number of events and the device filled in; refuses what does not exist."""
     device = settings.production.device
@@ -104,7 +56,7 @@ def _resolve(settings: SimulateSettings) -> SimulateSettings:
         from ringflow.train.device import choose_device
 
         device = str(choose_device(device))
-    available = _generator(settings).num_available
+    available = open_generator(settings).num_available
     asked = settings.production.events
     if available is not None and asked is not None and asked > available:
         raise UsageError(f"{settings.generator.hepmc} has {available} events, {asked} were asked for; ask for fewer")
@@ -146,7 +98,7 @@ def _record(settings: SimulateSettings) -> dict[str, Any]:
     geometry = load_detector(settings.detector).model_dump_json(exclude={"published"})
     return {
         **collect(described, {"generator": settings.generator.seed}, files),
-        "generator": dict(_generator(settings).describe()),
+        "generator": dict(open_generator(settings).describe()),
         "geometry_sha256": hashlib.sha256(geometry.encode()).hexdigest(),
     }
 
@@ -154,11 +106,3 @@ def _record(settings: SimulateSettings) -> dict[str, Any]:
 def _shareable(settings: SimulateSettings) -> SimulateSettings:
     """The settings without what leaves no trace in the dataset."""
     return settings.model_copy(update={"production": settings.production.model_copy(update={"workers": 1})})
-
-
-def _without_hits(events: EventBlock) -> EventBlock:
-    """Drop the hits and what points to them."""
-    particles = events["particle"]
-    columns = {name: values for name, values in particles.columns.items() if name != "hit_target"}
-    kept = {name: part for name, part in events.collections.items() if name not in _HIT_COLLECTIONS}
-    return EventBlock(events.event_number, {**kept, "particle": Collection(particles.counts, columns)})

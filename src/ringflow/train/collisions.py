@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringflow.base.memory import keep_freed_memory
-from ringflow.base.processes import die_with_parent, interrupts_held_back
+from ringflow.base.processes import die_with_parent, interrupts_held_back, keep_freed_memory
 from ringflow.event.block import EventBlock
 from ringflow.sim.generator import GeneratedEvents, Generator, block_seed, make_generator
 from ringflow.sim.geometry import load_detector

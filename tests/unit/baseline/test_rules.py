@@ -13,7 +13,7 @@ from ringflow.baseline.perfect import perfect_block
 from ringflow.baseline.rules import reconstruct_block
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
-from ringflow.recipes.shoot import Shot, simulate_shot
+from ringflow.sim.blocks import Shot, simulate_shot
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import make_generator
 from ringflow.sim.geometry import load_detector

@@ -11,8 +11,8 @@ import pytest
 
 from fixtures.fake_events import FakeBlocks, fake_block, fake_request, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError
+from ringflow.data.production import produce
 from ringflow.data.read import Dataset
-from ringflow.recipes.production import produce
 
 
 def test_event_i_is_what_was_written(dataset: Path) -> None:

@@ -16,12 +16,12 @@ from fixtures.fake_events import FakeBlocks, fake_request, write_fake_dataset
 from fixtures.foreign_onnx import foreign_file
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
+from ringflow.data.production import produce
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 from ringflow.infer.onnx import describe
 from ringflow.models.file import save_model
 from ringflow.recipes import export
-from ringflow.recipes.production import produce
 
 MANY = 100_000
 

@@ -11,6 +11,7 @@ from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError, InputFileError, RingflowError, UsageError
 from ringflow.recipes import simulate as recipe
 from ringflow.recipes.simulate import simulate
+from ringflow.sim.blocks import without_hits
 from ringflow.sim.generator import block_seed
 from ringflow.sim.settings import SimulateSettings
 
@@ -46,7 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         def block(self, index: int) -> object:
             size = self._settings.production.block_events
             block = fake_block(index * size, size, self._settings.generator.seed)
-            return block if self._settings.production.keep_hits else recipe._without_hits(block)
+            return block if self._settings.production.keep_hits else without_hits(block)
 
         def close(self) -> None:
             pass

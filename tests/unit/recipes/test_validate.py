@@ -7,9 +7,8 @@ import pytest
 
 from ringflow.base.errors import UsageError
 from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate
-from ringflow.recipes.rows import at_least, at_most, within
-from ringflow.recipes.shoot import BARREL, Shot, core_resolution, observe, run_all
-from ringflow.recipes.validate import validate
+from ringflow.recipes.validate import at_least, at_most, core_resolution, validate, within
+from ringflow.sim.blocks import BARREL, Shot, observe, run_all
 from ringflow.sim.geometry import load_detector
 
 

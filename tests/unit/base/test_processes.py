@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from ringflow.base.memory import keep_freed_memory
+from ringflow.base.processes import keep_freed_memory
 
 
 def test_it_is_harmless_where_the_c_library_lacks_it(monkeypatch: pytest.MonkeyPatch):

@@ -17,16 +17,15 @@ import pytest
 from fixtures.fake_events import FakeBlocks, contents, fake_block, fake_request, same, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.check import check
+from ringflow.data.production import Plan, produce
 from ringflow.data.read import Dataset
 from ringflow.event.block import concatenate
-from ringflow.recipes.production import produce
-from ringflow.recipes.workers import Plan
 
 SCRIPT = """
 import sys
 from pathlib import Path
 from fixtures.fake_events import FakeBlocks, fake_request
-from ringflow.recipes.production import produce
+from ringflow.data.production import produce
 if __name__ == "__main__":
     source = FakeBlocks(4, pause=float(sys.argv[3]), quick_blocks=(0, 2))  # the first of each of two shards
     produce(Path(sys.argv[1]), fake_request(25), source, workers=int(sys.argv[2]))
