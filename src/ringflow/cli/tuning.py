@@ -85,30 +85,30 @@ def replay_command(
     """
     if study is not None and "=" in str(study):  # no study: an override comes first
         overrides, study = (str(study), *overrides), None
-    from ringflow.tune.folder import StudyFolder
-    from ringflow.tune.replay import studies as replaying
-    from ringflow.tune.replay.result import Setting
+    from ringflow.tune.replay.campaign import COMPARED, DEVICES, replay_study, show
+    from ringflow.tune.replay.curves import recorded_curves
+    from ringflow.tune.replay.engine import Setting
 
-    own = None if study is None else StudyFolder(study).settings
-    first = initial_workers or (own.workers_per_trial if own else 1)
+    recorded = recorded_curves(study)
+    first = initial_workers or recorded.workers_per_trial
     size = {"initial_workers": first, "turn": turn, "seed": seed}
-    setting = Setting(growth=growth, reload_seconds=reload_seconds, penalty=penalty, lengthen=lengthen, **size)
-    result = replaying.replay_study(
-        study,
-        devices=devices or replaying.DEVICES,
-        schedulers=(*([own.scheduler] if own else []), *replaying.COMPARED) if scheduler is None else [scheduler],
+    own = () if recorded.scheduler is None else (recorded.scheduler,)
+    result = replay_study(
+        recorded,
+        devices=devices or DEVICES,
+        schedulers=(*own, *COMPARED) if scheduler is None else [scheduler],
         trials=trials,
         hours=hours,
         hardware=hardware,
         overrides=overrides,
-        setting=setting,
+        setting=Setting(growth=growth, reload_seconds=reload_seconds, penalty=penalty, lengthen=lengthen, **size),
         orders=orders,
         out=out,
     )
     if as_json:
         print_json(result)
     else:
-        replaying.show(result)
+        show(result)
     page = None if out is None else Path(result["page"])
     again = " ".join(["ringflow tune replay", *([str(study)] if study else []), "--out replay"])
     finish(page, again if page is None else "ringflow tune --help")

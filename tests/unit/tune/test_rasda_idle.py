@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from fixtures.even_costs import even_costs
 from ringflow.tune.replay.campaign import plan_campaign
-from ringflow.tune.replay.curves import Curve
-from ringflow.tune.replay.result import Segment, Setting
-from ringflow.tune.replay.simulation import replay
+from ringflow.tune.replay.curves import Curve, recorded_curves
+from ringflow.tune.replay.engine import Segment, Setting, replay, speedup
 from ringflow.tune.schedulers import Decision, Ladder, RasdaIdle, Report
 
 LADDER = Ladder(10, 160, 4)  # rungs at 10, 40 and 160, halts between them at 20 and 80
@@ -17,15 +17,6 @@ LADDER = Ladder(10, 160, 4)  # rungs at 10, 40 and 160, halts between them at 20
 
 def said(trial: int, resource: int, value: float, restart: float = 0.0) -> Report:
     return Report(trial, resource, value, restart=restart)
-
-
-class EvenCosts:
-    """An event per second and device, ten seconds to start."""
-
-    restart_seconds = 10.0
-
-    def throughput(self, devices: int) -> float:
-        return float(devices)
 
 
 def made(trials: int, processes: int, most_workers: int = 1024) -> RasdaIdle:
@@ -106,7 +97,7 @@ def test_who_diverges_between_rungs_stops() -> None:
 
 def test_in_a_replay_nobody_waits() -> None:
     curves = [Curve([1.0], [value]) for value in (1.0, 2.0, 3.0, 4.0)]
-    result = replay(curves, "rasda-idle", devices=4, ladder=Ladder(100, 1600, 4), costs=EvenCosts())
+    result = replay(curves, "rasda-idle", devices=4, ladder=Ladder(100, 1600, 4), costs=even_costs())
     # The first one comes to 100 when all devices are used, finds them idle at 200, and stays on four, its most, to the end.
     assert [segment for segment in result.segments if segment.trial == 0] == [
         Segment(0, 0.0, 210.0, 1, 0, 200),
@@ -118,13 +109,13 @@ def test_in_a_replay_nobody_waits() -> None:
 @pytest.mark.parametrize("per_device", [1, 4])
 @pytest.mark.parametrize("penalty", [0.0, 0.5])
 def test_it_is_not_slower_than_asha_where_rasda_may_be(hours: float, per_device: int, penalty: float) -> None:
-    compared = plan_campaign(None, trials=256, hours=hours).compare(
+    compared = plan_campaign(recorded_curves(None), trials=256, hours=hours).compare(
         ["asha", "rasda-idle"],
         [64],
         setting=Setting(reload_seconds=10.0, penalty=penalty, lengthen=True),
         trials=64 * per_device,
         orders=3,
     )
-    found = compared.speedup("rasda-idle", "asha")[64]
+    found = speedup(compared, "rasda-idle", "asha", 64)
     assert found.makespan > (0.95 if penalty else 0.99)  # it does not know what large batches cost
     assert found.equal_quality > 0.95

@@ -1,29 +1,25 @@
-"""Studies on simulated clusters, worked out by hand."""
+"""Studies on simulated clusters, worked out by hand; learning curves, recorded and modelled."""
 
 from __future__ import annotations
 
+import json
+import math
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringflow.base.errors import UsageError
-from ringflow.launch.scaling import Cluster, CostModel, Link, Upkeep, Work
-from ringflow.tune.replay.curves import Curve
-from ringflow.tune.replay.simulation import ReplayResult, RungRow, Segment, Setting, replay
+from fixtures.even_costs import even_costs
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.tune.replay.curves import Curve, PowerLaw, fit, model_of, read_curve, recorded_curves
+from ringflow.tune.replay.engine import ReplayResult, Segment, Setting, compare, replay, speedup
 from ringflow.tune.schedulers import SCHEDULERS, Ladder
 
+RECORDED = recorded_curves(None).curves
 LADDER = Ladder(10, 40, 4)
-
-
-class EvenCosts:
-    """An event per second and device, ten seconds to start."""
-
-    restart_seconds = 10.0
-
-    def throughput(self, devices: int) -> float:
-        return float(devices)
 
 
 def level(*values: float) -> list[Curve]:
@@ -37,7 +33,7 @@ def run(curves: list[Curve], scheduler: str, devices: int, **setting: object) ->
         scheduler,
         devices=devices,
         ladder=LADDER,
-        costs=EvenCosts(),
+        costs=even_costs(),
         setting=Setting(**setting),  # type: ignore[arg-type]
     )
 
@@ -47,7 +43,6 @@ def test_a_trial_alone() -> None:
     assert (result.makespan, result.device_seconds, result.utilisation) == (50.0, 50.0, 0.5)
     assert result.segments == [Segment(0, 0.0, 50.0, 1, 0, 40)]
     assert result.best_over_time == [(50.0, 1.0)]
-    assert result.rungs == [RungRow(40, 1, 0, 1.0)]
     assert (result.trials, result.complete, result.reloads) == (1, 1, 0)
 
 
@@ -61,7 +56,7 @@ def test_trials_wait_for_devices() -> None:
 def test_asha_stops_and_goes_on_without_a_new_start() -> None:
     result = run(level(1.0, 2.0), "asha", 2)
     assert sorted(result.segments) == [Segment(0, 0.0, 50.0, 1, 0, 40), Segment(1, 0.0, 20.0, 1, 0, 10)]
-    assert result.rungs == [RungRow(10, 2, 1, 1.0), RungRow(40, 1, 0, 1.0)]
+    assert result.complete == 1
     assert result.best_over_time == [(20.0, 1.0)]
 
 
@@ -188,17 +183,110 @@ def test_devices_are_never_had_twice(
     assert 0.0 < result.utilisation <= 1.0 + 1e-12
 
 
-def test_the_cost_model_of_trainings_is_taken() -> None:
-    network = Link(1e11, 1e-6)
-    costs = CostModel(Cluster(8, network, network), Work(1_000_000, 1e-3, 100), Upkeep(restart_seconds=7.0))
-    result = replay(level(1.0), "none", devices=1, ladder=LADDER, costs=costs)
-    assert result.makespan == pytest.approx(7.0 + 40 / costs.throughput(1))
-
-
 def test_what_cannot_be_replayed() -> None:
     with pytest.raises(UsageError, match="3 workers per trial do not fit on 2 devices"):
         run(level(1.0), "none", 2, initial_workers=3)
     with pytest.raises(UsageError, match="no curves"):
         run([], "none", 2)
+    with pytest.raises(UsageError, match="no curves"):
+        compare([], ["none"], [2], ladder=LADDER, costs=even_costs())
     with pytest.raises(UsageError, match="no scheduler is called 'best'"):
         run(level(1.0), "best", 2)
+
+
+def test_a_curve_is_straight_between_its_points_and_level_outside() -> None:
+    curve = Curve([10.0, 20.0, 40.0], [4.0, 3.0, 1.0])
+    assert [curve.value(events) for events in (0, 10, 15, 20, 30, 40, 99)] == [4.0, 4.0, 3.5, 3.0, 2.0, 1.0, 1.0]
+    assert [curve.scaled(10.0).value(events) for events in (150, 400)] == [3.5, 1.0]
+
+
+def test_curves_are_read_from_run_folders(tmp_path: Path) -> None:
+    lines = [
+        {"kind": "train", "events": 5, "loss": 9.0},
+        {"kind": "validation", "events": 10, "loss": 4.0, "jet_iqr_over_median": None},
+        {"kind": "validation", "events": 20, "loss": 3.0, "jet_iqr_over_median": 0.1},
+    ]
+    (tmp_path / "history.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert read_curve(tmp_path) == Curve([10.0, 20.0], [4.0, 3.0])
+    assert read_curve(tmp_path, "jet_iqr_over_median") == Curve([20.0], [0.1])
+    with pytest.raises(InputFileError, match="no validation with the figure 'lost'"):
+        read_curve(tmp_path, "lost")
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"kind": "validation"}'])
+def test_what_is_no_history(tmp_path: Path, content: str) -> None:
+    (tmp_path / "history.jsonl").write_text(content)
+    with pytest.raises(InputFileError, match="is not the history of a training"):
+        read_curve(tmp_path)
+    with pytest.raises(InputFileError, match=r"cannot read .*nothing.*No such file"):
+        read_curve(tmp_path / "nothing")
+
+
+def test_a_fit_finds_the_power_law() -> None:
+    shares = np.linspace(1 / 16, 1.0, 16)
+    values = 2.0 + 1.5 * (shares**-0.5 - 1.0) / (16**0.5 - 1.0)
+    law = fit(Curve((8000 * shares).tolist(), values.tolist()))
+    assert (law.end, law.fall, law.slope, law.scatter) == pytest.approx((2.0, 1.5, 0.5, 0.0), abs=1e-6)
+
+
+def test_a_rising_curve_is_level() -> None:
+    assert fit(Curve([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])) == PowerLaw(2.5, 0.0, 1.0, math.sqrt(1.25))
+
+
+def test_drawn_curves_are_like_the_recorded_ones() -> None:
+    model = model_of(RECORDED)
+    curves = model.draw(2000, seed=3)
+    assert curves == model.draw(2000, seed=3)
+    assert curves != model.draw(2000, seed=4)
+    ends, recorded = np.array([curve.value(1.0) for curve in curves]), np.array([law.end for law in model.laws])
+    assert abs(ends.mean() - recorded.mean()) < 3 * recorded.std() / len(recorded) ** 0.5
+    assert ends.min() > 0.5 * recorded.min()
+    early = np.array([curve.value(1 / 16) for curve in curves])
+    assert (early > ends).mean() > 0.95
+    assert np.corrcoef(early, ends)[0, 1] < 0.99
+    smooth = np.array([curve.values for curve in model.draw(200, seed=3, scatter=0.0)])
+    assert (np.diff(smooth, axis=1) <= 0.0).all()
+
+
+def test_two_curves_are_needed_for_a_model() -> None:
+    with pytest.raises(InputFileError, match="1 curves"):
+        model_of([RECORDED[0], Curve([1.0, 2.0, 3.0, 4.0], [1.0, math.nan, 1.0, 1.0]), Curve([1.0], [1.0])])
+
+
+LONG = Ladder(600, 12_000, 4)
+
+
+def test_rasda_is_faster_if_trials_are_long_against_a_restart_and_slower_if_not() -> None:
+    curves = [curve.scaled(12_000.0) for curve in model_of(RECORDED).draw(200, seed=1)]
+    long, short = (
+        speedup(
+            compare(curves, ["asha", "rasda"], [64], ladder=LONG, costs=even_costs(restart), orders=2),
+            "rasda",
+            "asha",
+            64,
+        )
+        for restart in (10.0, 10_000.0)
+    )
+    assert min(long.makespan, long.equal_quality) > 1.5
+    assert long.best == long.other_best  # an event is worth the same, whoever shows it
+    assert short.makespan < 1.0
+
+
+def test_rasda_finds_worse_networks_if_only_steps_count() -> None:
+    curves = [curve.scaled(12_000.0) for curve in model_of(RECORDED).draw(200, seed=1, scatter=0.0)]
+    steps = Setting(penalty=1.0)
+    results = compare(curves, ["asha", "rasda"], [64], ladder=LONG, costs=even_costs(), setting=steps, orders=2)
+    found = speedup(results, "rasda", "asha", 64)
+    assert found.best > found.other_best
+
+
+def test_a_scheduler_is_as_fast_as_itself() -> None:
+    results = compare(level(1.0, 2.0, 3.0), ["none"], [2, 4], ladder=LONG, costs=even_costs(0.0), trials=8, orders=3)
+    assert [speedup(results, "none", "none", devices)[:2] for devices in (2, 4)] == [(1.0, 1.0)] * 2
+    assert [result.trials for result in results["none", 4]] == [8, 8, 8]
+
+
+def test_without_a_number_of_trials_all_begin_at_once() -> None:
+    two = Setting(initial_workers=2)
+    (result,) = compare(RECORDED, ["none"], [6], ladder=LONG, costs=even_costs(1.0), setting=two, orders=1)["none", 6]
+    assert (result.trials, result.makespan) == (3, 1.0 + 12_000 / 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,27 @@ from ringflow.cli.tuning import replay_command
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.options import Place, Plan
-from ringflow.tune.replay.campaign import DEFAULT_HOURS, plan_campaign
-from ringflow.tune.replay.curves import Curve
-from ringflow.tune.replay.plots import lanes_of
-from ringflow.tune.replay.recorded import carried_on, read_recorded, shipped_curves, study_curves, write_curves
-from ringflow.tune.replay.result import Segment, Setting
-from ringflow.tune.replay.sensitivity import scaling, scaling_devices
-from ringflow.tune.replay.studies import COMPARED, REFERENCE, replay_study
+from ringflow.tune.replay.campaign import (
+    COMPARED,
+    REFERENCE,
+    plan_campaign,
+    replay_study,
+    scaling,
+    scaling_devices,
+)
+from ringflow.tune.replay.curves import (
+    DEFAULT_HOURS,
+    Curve,
+    carried_on,
+    read_recorded,
+    recorded_curves,
+    write_curves,
+)
+from ringflow.tune.replay.engine import Segment, Setting
+from ringflow.tune.replay.page import lanes_of
 from ringflow.tune.schedulers import Ladder
+
+SHIPPED = recorded_curves(None)
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +51,14 @@ def row_of(result: dict[str, Any], scheduler: str, devices: int) -> dict[str, An
 
 
 def test_recorded_trainings_come_with_the_package() -> None:
-    recorded = shipped_curves()
-    assert len(recorded.curves) >= 10
-    assert recorded.what
-    for curve in recorded.curves:
+    assert len(SHIPPED.curves) >= 10
+    for curve in SHIPPED.curves:
         assert curve.events[-1] == pytest.approx(1.0, abs=0.01)
         assert curve.values[-1] < curve.values[0]
 
 
 def test_a_replay_of_recorded_trainings() -> None:
-    result = replay_study(None, devices=(16, 4), schedulers=["asha,none", "rasda"], orders=2)
+    result = replay_study(SHIPPED, devices=(16, 4), schedulers=["asha,none", "rasda"], orders=2)
     assert [(row["devices"], row["scheduler"]) for row in result["rows"]] == [
         (devices, name) for devices in (4, 16) for name in ("asha", "none", "rasda")
     ]
@@ -65,21 +77,20 @@ def test_a_replay_of_recorded_trainings() -> None:
     assert rasda["reloads"] > 0
     assert {row["scheduler"] for row in result["scaling"]} == {"asha", "none", "rasda", "asha-in-turns"}
     assert {row["hours"] for row in result["sensitivity"]} == {1 / 12, 0.5, 2.0, 8.0}
-    assert replay_study(None, devices=(4, 16), schedulers=["none"], orders=2)["reference"] == "none"
+    assert replay_study(SHIPPED, devices=(4, 16), schedulers=["none"], orders=2)["reference"] == "none"
 
 
 def test_curves_of_a_study_are_those_of_its_trials(study: Path, tmp_path: Path) -> None:
     folder = StudyFolder(study)
     trials = [trial for trial in folder.record().trials if trial.reports]
-    found = study_curves(folder)
-    assert found.most == 128_000
+    found = recorded_curves(study)
     assert len(found.curves) == len(trials) == 24
     stopped, whole = (
         next(number for number, trial in enumerate(trials) if trial.state == state) for state in ("stopped", "complete")
     )
     first, last = trials[stopped].reports[0], trials[whole].reports[-1]
-    assert found.curves[stopped].value(first.resource) == first.value
-    assert found.curves[stopped].events[-1] == pytest.approx(128_000)
+    assert found.curves[stopped].value(first.resource / 128_000) == pytest.approx(first.value)
+    assert found.curves[stopped].events[-1] == pytest.approx(1.0)
     assert found.curves[stopped].values[-1] < trials[stopped].reports[-1].value
     assert found.curves[whole].values[-1] == last.value
 
@@ -97,8 +108,8 @@ def test_validations_of_runs_come_before_reports(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     lines = [{"kind": "validation", "events": events, "loss": 9.0 - events / 32_000} for events in (32_000, 128_000)]
     (run / "history.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    found = study_curves(StudyFolder(path)).curves
-    assert found[2] == Curve([32_000.0, 128_000.0], [8.0, 5.0])
+    found = recorded_curves(path).curves
+    assert found[2] == Curve([0.25, 1.0], [8.0, 5.0])
     assert len(found[1].events) == 1
 
 
@@ -114,24 +125,24 @@ def test_a_curve_is_carried_on_as_the_others_went_on() -> None:
 
 def test_a_study_is_replayed_as_long_as_it_was(study: Path) -> None:
     folder = StudyFolder(study)
-    campaign = plan_campaign(study, trials=24)
+    campaign = plan_campaign(recorded_curves(study), trials=24)
     assert not campaign.drawn
-    assert plan_campaign(study, trials=25).drawn
+    assert plan_campaign(recorded_curves(study), trials=25).drawn
     record = folder.record()
     per_event = record.device_seconds / sum(trial.resource for trial in record.trials)
     assert campaign.hours == pytest.approx(per_event * 128_000 / 3600)
     shares = [rung / campaign.most for rung in campaign.ladder.rungs]
     assert shares == pytest.approx([1 / 64, 1 / 16, 1 / 4, 1.0], rel=1e-3)
-    longer = campaign.lasting(8.0)
+    longer = replace(campaign, hours=8.0)
     for hours in (0.1, 0.3, 1.7, 2.0, 8.0):
-        ladder = campaign.lasting(hours).ladder
+        ladder = replace(campaign, hours=hours).ladder
         assert len(ladder.rungs) == len(ladder.from_the_end) == len(folder.ladder.rungs)
     assert longer.most == pytest.approx(8 / campaign.hours * campaign.most, rel=1e-6)
     assert longer.curves[0].value(longer.most) == campaign.curves[0].value(campaign.most)
 
 
 def test_the_replay_is_of_what_tune_does_unless_told() -> None:
-    campaign = plan_campaign(None, trials=24)
+    campaign = plan_campaign(SHIPPED, trials=24)
     training = TrainSettings.resolve(None, [f"length.events={campaign.most}"])
     plan = Plan().settings(training, Place())
     assert campaign.ladder == Ladder(plan.least, campaign.most, plan.eta)
@@ -152,7 +163,7 @@ def test_the_replay_of_a_study_has_its_scheduler_and_its_processes(
 
 
 def test_few_devices_that_load_often_are_slower_than_their_number_says() -> None:
-    campaign = plan_campaign(None, trials=32, overrides=["upkeep.restart_seconds=60"])
+    campaign = plan_campaign(SHIPPED, trials=32, overrides=["upkeep.restart_seconds=60"])
     rows = scaling(
         campaign, ["asha"], devices=scaling_devices(32), trials=32, setting=Setting(reload_seconds=60.0), orders=2
     )
@@ -173,7 +184,8 @@ def test_devices_of_segments_are_never_shared() -> None:
 
 
 def test_the_page_holds_all_it_shows(study: Path, tmp_path: Path) -> None:
-    result = replay_study(study, devices=(4, 16), schedulers=["asha", "rasda", "none"], orders=1, out=tmp_path / "page")
+    recorded, out = recorded_curves(study), tmp_path / "page"
+    result = replay_study(recorded, devices=(4, 16), schedulers=["asha", "rasda", "none"], orders=1, out=out)
     text = Path(result["page"]).read_text()
     assert "default-src 'none'" in text
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", text)
@@ -195,7 +207,7 @@ def test_the_page_holds_all_it_shows(study: Path, tmp_path: Path) -> None:
     assert {path.stem for path in figures.glob("*.png")} == {"makespan", "best", "devices", "scaling", "decides"}
     kept = json.loads((tmp_path / "page" / "replay.json").read_text())
     assert kept["rows"] == json.loads(json.dumps(result["rows"]))
-    alone = replay_study(study, devices=[2], schedulers=["none"], orders=1, out=tmp_path / "page")
+    alone = replay_study(recorded, devices=[2], schedulers=["none"], orders=1, out=out)
     assert "random search on 2 devices takes" in Path(alone["page"]).read_text()
 
 
@@ -227,10 +239,10 @@ def test_what_cannot_be_replayed(words: dict[str, Any], message: str) -> None:
 
 def test_folders_and_files_that_hold_no_curves(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="holds no study"):
-        replay_study(tmp_path)
+        recorded_curves(tmp_path)
     untold = make_study(tmp_path / "untold", 4, until=0.0)
     with pytest.raises(InputFileError, match=r"no trial of .* has reported a value"):
-        replay_study(untold)
+        recorded_curves(untold)
     with pytest.raises(InputFileError, match="no trial of these studies"):
         write_curves(tmp_path / "none.json", [untold], what="nothing")
     (tmp_path / "other.json").write_text('{"trials": [{}]}')

@@ -19,7 +19,8 @@ from ringflow.tune.folder import StudyFolder
 from ringflow.tune.log import StudyLog, read_rows
 from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import StudyRecord
-from ringflow.tune.replay.studies import replay_study
+from ringflow.tune.replay.campaign import replay_study
+from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.report.page import write_report
 from ringflow.tune.schedulers import Decision
 from ringflow.tune.study import Study
@@ -250,5 +251,5 @@ def test_hyperband_of_few_trials_is_called_successive_halving(
     sentence = "Hyperband with 16 trials is successive halving; from 17 on it has a second bracket"
     page = write_report(folder.path).read_text(encoding="utf-8")
     assert (sentence in capsys.readouterr().err) == (sentence in page) == (in_effect == "halving")
-    replayed = replay_study(folder.path, devices=[trials], schedulers=["hyperband"], orders=1)
+    replayed = replay_study(recorded_curves(folder.path), devices=[trials], schedulers=["hyperband"], orders=1)
     assert (f"{sentence}." in replayed["assumptions"]) == (in_effect == "halving")

@@ -32,11 +32,17 @@ from ringflow.launch.frameworks import framework
 from ringflow.train.device import hardware
 from ringflow.tune.bench.driver import driver_cost
 from ringflow.tune.bench.random import compare_with_random, run_studies
-from ringflow.tune.replay.campaign import Campaign, plan_campaign
-from ringflow.tune.replay.comparison import Speedup
-from ringflow.tune.replay.result import Setting
-from ringflow.tune.replay.sensitivity import HARD, HOURS, Advance, sensitivity, steps_of_sensitivity
-from ringflow.tune.replay.studies import assumptions
+from ringflow.tune.replay.campaign import (
+    HARD,
+    HOURS,
+    Campaign,
+    assumptions,
+    plan_campaign,
+    sensitivity,
+    steps_of_sensitivity,
+)
+from ringflow.tune.replay.curves import recorded_curves
+from ringflow.tune.replay.engine import Advance, Setting, Speedup, speedup
 from ringflow.tune.schedulers import GROWING
 
 DEVICES = (64, 256, 1024)
@@ -64,7 +70,7 @@ def run(
     if real is not None:
         random, asha = run_studies(real, workers=workers)
     found = compare_with_random(random, asha) if random or asha else None
-    campaign = plan_campaign(study, trials=max(DEVICES))
+    campaign = plan_campaign(recorded_curves(study), trials=max(DEVICES))
     middle = DEVICES[len(DEVICES) // 2]
     steps = _ORDERS * len(CASES) * len(DEVICES) * (1 + len(GROWING)) + steps_of_sensitivity(_ORDERS)
     with progress(steps, "replays") as advance:
@@ -108,7 +114,7 @@ def _faster(campaign: Campaign, case: str, advance: Advance) -> dict[str, dict[i
             advance=advance,
         )
         for name in GROWING:
-            found[name] |= compared.speedup(name, "asha")
+            found[name][devices] = speedup(compared, name, "asha", devices)
     return found
 
 

@@ -1,13 +1,16 @@
-"""Learning curves: the value of a trial by the events it was shown. Recorded from run folders, or drawn from a model of those.
+"""Learning curves, the value of a trial by the events it was shown: recorded in studies, or drawn from a model of those.
 
-    curves = read_curves(folders)                          # validation loss of trainings that were done
-    many = model_of(curves).draw(10_000, seed=1)           # like them, as many as one wants
-    many = [curve.stretched(12_000_000) for curve in many]
+    recorded = recorded_curves(Path("studies/first"))              # None: those that come with the package
+    many = model_of(recorded.curves).draw(10_000, seed=1)          # like them, as many as one wants
+    write_curves(Path("recorded.json"), [Path("studies/a"), Path("studies/b")], what="loss of clic_small, one H200")
 
 The model is a power law per training, `floor + amplitude * share**-slope` with `share` the part of the whole training, and a
 scatter of every validation around it. A drawn curve has the power law of one of the recorded ones, moved in its value at the
-end, in how far it falls and in its slope by about as much as recorded curves differ. Stretching keeps the value by share: it
-assumes that a longer training of another network falls in the same way, which is all that short recordings tell.
+end, in how far it falls and in its slope by about as much as recorded curves differ. Scaling a curve keeps the value by share:
+it assumes that a longer training of another network falls in the same way, which is all that short recordings tell.
+
+A trial that was stopped has the beginning of a curve only. It is carried on as the others went on from there: by the median of
+their values, each relative to its value at that place. What is written to a file is what was recorded, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,23 +18,37 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ringflow.base.errors import InputFileError
+from ringflow.base.rundir import write_atomic
+from ringflow.tune.folder import StudyFolder
+from ringflow.tune.objective import ALIASES
+from ringflow.tune.schedulers import ETA, Point
 
 Array = NDArray[np.float64]
 
+_SHIPPED = Path(__file__).with_name("recorded.json")
 _HISTORY_FILE = "history.jsonl"
+#: Hours of a whole trial on one device if nothing says otherwise: our choice, neither the best nor the worst for those that
+#: grow; see `sensitivity` for others.
+DEFAULT_HOURS = 2.0
 #: Shares of the whole training at which modelled curves are drawn: a validation every factor of 1.25 or so.
 _SHARES = np.geomspace(1e-3, 1.0, 32)
 #: Where a curve has its fall before it.
 _EARLY = 1.0 / 16.0
 _SLOPES = np.linspace(0.05, 2.0, 40)
+#: Places at which a curve is carried on: so many, evenly over the logarithm of the events.
+_STEPS = 8
+#: Part of the whole length that a curve must have to be a whole one; a training stops at the end of a step.
+_WHOLE = 0.99
 
 
 @dataclass(frozen=True)
@@ -49,21 +66,71 @@ class Curve:
         before, share = after - 1, (events - self.events[after - 1]) / (self.events[after] - self.events[after - 1])
         return (1.0 - share) * self.values[before] + share * self.values[after]
 
-    def stretched(self, events: float) -> Curve:
-        """The same values over so many events in all."""
-        return self.scaled(events / self.events[-1])
-
     def scaled(self, factor: float) -> Curve:
         """The same values after so many times the events."""
         return Curve([factor * place for place in self.events], self.values)
 
 
-def read_curves(folders: Iterable[Path], figure: str = "loss") -> list[Curve]:
-    """Curves of a figure of the validations of runs."""
-    return [_read(folder / _HISTORY_FILE, figure) for folder in folders]
+class Recorded(NamedTuple):
+    """Trainings that were done, and how the study that did them went about it."""
+
+    what: str
+    #: Over one event in all: lengths of different studies do not compare.
+    curves: list[Curve]
+    study: Path | None = None
+    #: First rung as a part of the whole; None: as `ringflow tune` has it unless told.
+    least_share: float | None = None
+    eta: int = ETA
+    #: Of a whole trial on one process.
+    hours: float = DEFAULT_HOURS
+    scheduler: str | None = None
+    workers_per_trial: int = 1
 
 
-def _read(path: Path, figure: str) -> Curve:
+def recorded_curves(study: Path | None) -> Recorded:
+    """Of the first objective of a study, or those that come with the package. An error if no trial reported anything."""
+    if study is None:
+        return read_recorded(_SHIPPED)
+    folder = StudyFolder(study)
+    record, settings, ladder = folder.record(), folder.settings, folder.ladder
+    most = float(folder.training.length.events)
+    curves = [curve for _, curve in _curves_of(folder)]
+    if not any(math.isfinite(curve.values[-1]) for curve in curves):
+        raise InputFileError(f"no trial of {study} has reported a value; wait for it, or replay another study")
+    events = sum(trial.resource for trial in record.trials)
+    return Recorded(
+        f"{settings.objectives[0]} of {len(curves)} trials of {study}",
+        [curve.scaled(1.0 / most) for curve in carried_on(curves, most)],
+        study,
+        ladder.least / ladder.most,
+        ladder.eta,
+        (record.device_seconds / events * record.most / 3600.0 if events else 0.0) or DEFAULT_HOURS,
+        settings.scheduler,
+        settings.workers_per_trial,
+    )
+
+
+def _curves_of(folder: StudyFolder) -> list[tuple[Point, Curve]]:
+    """Trials that reported, with their validations where their run has them, or else with what they reported."""
+    found = []
+    objective = folder.settings.objectives[0]
+    for trial in folder.record().trials:
+        if not trial.reports:
+            continue
+        try:
+            curve = read_curve(folder.run(trial.number), ALIASES.get(objective, objective))
+        except InputFileError:  # the run was deleted to save space, or the figure is no validation's
+            points = sorted({said.resource: said.value for said in trial.reports}.items())
+            curve = Curve([float(events) for events, _ in points], [value for _, value in points])
+        if math.isnan(trial.reports[-1].value) and curve.events[-1] < trial.resource:
+            curve = Curve([*curve.events, float(trial.resource)], [*curve.values, math.nan])
+        found.append((trial.point, curve))
+    return found
+
+
+def read_curve(run: Path, figure: str = "loss") -> Curve:
+    """The curve of a figure of the validations of a run."""
+    path = run / _HISTORY_FILE
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         found = [(line["events"], line.get(figure)) for line in lines if line["kind"] == "validation"]
@@ -75,6 +142,59 @@ def _read(path: Path, figure: str) -> Curve:
     if not points:
         raise InputFileError(f"{path} has no validation with the figure {figure!r}; choose another figure or run")
     return Curve([float(events) for events, _ in points], [float(value) for _, value in points])
+
+
+def read_recorded(path: Path) -> Recorded:
+    """A file of `write_curves`."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        groups: dict[float, list[Curve]] = {}
+        for trial in kept["trials"]:
+            values = [math.nan if value is None else float(value) for value in trial["value"]]
+            most = float(trial.get("most", trial["events"][-1]))
+            groups.setdefault(most, []).append(Curve(trial["events"], values))
+        what = str(kept["what"])
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}: {error.strerror}; give a file of recorded curves") from error
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise InputFileError(f"{path} holds no recorded curves; make it from studies again") from None
+    return Recorded(what, [c.scaled(1.0 / most) for most, found in groups.items() for c in carried_on(found, most)])
+
+
+def write_curves(path: Path, studies: Sequence[Path], *, what: str) -> int:
+    """Put the curves of all trials of studies into a file; their number."""
+    trials: list[dict[str, Any]] = []
+    for study in studies:
+        folder = StudyFolder(study)
+        most = folder.training.length.events
+        for point, curve in _curves_of(folder):
+            values = [float(f"{value:.6g}") if math.isfinite(value) else None for value in curve.values]
+            events = [round(place) for place in curve.events]
+            trials.append({"point": dict(point), "most": most, "events": events, "value": values})
+    if not trials:
+        raise InputFileError("no trial of these studies has reported a value; give studies that have run")
+    lines = ",\n".join(map(json.dumps, trials))
+    write_atomic(path, f'{{"what": {json.dumps(what)}, "trials": [\n{lines}\n]}}\n')
+    return len(trials)
+
+
+def carried_on(curves: Sequence[Curve], most: float) -> list[Curve]:
+    """The same curves over the whole length; one that is not finite at its end stays as it is."""
+    whole = [curve for curve in curves if curve.events[-1] >= _WHOLE * most and math.isfinite(curve.values[-1])]
+    return [
+        _carry(curve, most, whole) if curve.events[-1] < _WHOLE * most and math.isfinite(curve.values[-1]) else curve
+        for curve in curves
+    ]
+
+
+def _carry(curve: Curve, most: float, whole: Sequence[Curve]) -> Curve:
+    last, value = curve.events[-1], curve.values[-1]
+    places = [last * (most / last) ** (step / _STEPS) for step in range(1, _STEPS + 1)]
+    others = [other for other in whole if other.value(last) > 0.0]
+    factors = [
+        median(other.value(place) / other.value(last) for other in others) if others else 1.0 for place in places
+    ]
+    return Curve([*curve.events, *places], [*curve.values, *(value * factor for factor in factors)])
 
 
 @dataclass(frozen=True)
@@ -95,17 +215,14 @@ def fit(curve: Curve) -> PowerLaw:
     for slope in _SLOPES:
         columns = np.stack([np.ones_like(shares), _shape(shares, slope)], axis=1)
         (end, fall), *_ = np.linalg.lstsq(columns, values, rcond=None)
-        squares = float(((columns @ [end, fall] - values) ** 2).sum())
+        rest = columns @ [end, fall] - values
+        squares = float((rest**2).sum())
         if fall >= 0.0 and squares < least:
             least = squares
-            scatter = _scatter(columns @ [end, fall] - values)
+            # By how much neighbours differ in what is left over: a law that does not fit is no noise.
+            scatter = float(np.sqrt(np.mean(np.diff(rest[len(rest) // 2 :]) ** 2) / 2.0))
             best = PowerLaw(float(end), float(fall), float(slope), scatter)
     return best
-
-
-def _scatter(rest: Array) -> float:
-    """Of what a law leaves over, by how much neighbours differ: a law that does not fit is no noise."""
-    return float(np.sqrt(np.mean(np.diff(rest[len(rest) // 2 :]) ** 2) / 2.0))
 
 
 def _shape(shares: Array, slope: float | Array) -> Array:
@@ -121,14 +238,13 @@ class CurveModel:
     laws: Sequence[PowerLaw]
 
     def draw(self, count: int, *, seed: int, scatter: float = 1.0) -> list[Curve]:
-        """So many curves over one event in all; stretch them. The scatter of validations is that of the recorded ones times
-        `scatter`: with n times the events in a validation, about n**-0.5."""
+        """So many curves over one event in all. The scatter of validations is that of the recorded ones times `scatter`: with
+        n times the events in a validation, about n**-0.5."""
         random = np.random.default_rng(seed)
         table = np.array([[math.log(law.end), law.fall, law.slope, law.scatter] for law in self.laws])
         chosen = table[random.integers(len(table), size=count)]
-        width = (
-            table[:, :3].std(axis=0) * len(table) ** -0.2
-        )  # as wide as a kernel estimate of the density has it (Scott)
+        # As wide as a kernel estimate of the density has it (Scott).
+        width = table[:, :3].std(axis=0) * len(table) ** -0.2
         moved = chosen[:, :3] + random.normal(size=(count, 3)) * width
         end = np.exp(np.maximum(moved[:, 0], math.log(0.9) + table[:, 0].min()))  # none far below what was ever seen
         fall, slope = np.maximum(moved[:, 1], 0.0), np.clip(moved[:, 2], _SLOPES[0], _SLOPES[-1])

@@ -9,39 +9,82 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.evaluate.page import Picture, draw, render
-from ringflow.tune.replay import plots
-from ringflow.tune.replay.result import ReplayResult
-from ringflow.tune.replay.studies import headline
+from ringflow.evaluate.plots.style import Look, legend, legend_height, panels, styled
+from ringflow.tune.replay.campaign import headline
+from ringflow.tune.replay.engine import ReplayResult, Segment
 
 PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "replay.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "replay.html.j2"
 #: Rows of devices that can be told apart in a figure, and schedulers that fit into it.
 _MOST_DRAWN, _MOST_PANELS = 256, 4
 
-Results = Mapping[tuple[str, int], ReplayResult]
+Rows = Sequence[Mapping[str, Any]]
+
+LOOKS: Mapping[str, Look] = {
+    "asha": Look("ASHA", "#0072B2", "o", "-"),
+    "rasda": Look("RASDA", "#D55E00", "D", (0, (7, 1.5, 1.5, 1.5))),
+    "rasda-idle": Look("RASDA on idle devices", "#E69F00", "P", (0, (5, 2))),
+    "hyperband": Look("Hyperband", "#009E73", "^", (0, (3, 1, 1, 1, 1, 1))),
+    "halving": Look("successive halving", "#56B4E9", "X", (0, (9, 2))),
+    "asha-promote": Look("ASHA with pauses", "#8C564B", "*", (0, (4, 4))),
+    "none": Look("random search", "#595959", "s", (0, (1, 1.2))),
+    "asha-in-turns": Look("ASHA, trials in turns", "#CC79A7", "v", (0, (2, 2))),
+}
+#: By how many times the first devices a trial has: 1, up to 4, up to 16 ...
+_SHADES = {
+    "first size": "#a6cee3",
+    "2-4 times": "#5aa5d6",
+    "5-16 times": "#1f78b4",
+    "17-64 times": "#0b4a7a",
+    "more": "#06263f",
+}
+#: Between the smallest and the largest value of an axis that is not logarithmic.
+_WIDE = 20.0
+_LINES: tuple[Literal["-"] | tuple[float, tuple[float, ...]], ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+_ABOVE: dict[str, Any] = {
+    "loc": "lower left",
+    "bbox_to_anchor": (-0.01, 1.0),
+    "borderaxespad": 0.15,
+    "fontsize": 10.5,
+}
 
 
-def write_page(result: Mapping[str, Any], results: Results, out: Path) -> Path:
+def write_page(result: Mapping[str, Any], results: Mapping[tuple[str, int], ReplayResult], out: Path) -> Path:
     """Write page, figures and numbers into a folder; the path of the page. `results` are those of one order of the trials."""
     prepare(out, marks=(PAGE_FILE, RESULT_FILE))
     prepare(out / FIGURES_FOLDER, marks=("makespan.png",))
     shown = draw(_pictures(result, results), out / FIGURES_FOLDER)
     write_atomic(out / RESULT_FILE, json.dumps(finite_or_null(result), indent=1) + "\n")
+    decides: dict[tuple[str, int, float], dict[float, tuple[float, float]]] = {}
+    for row in result["sensitivity"]:
+        key = (row["scheduler"], row["trials_per_device"], row["penalty"])
+        decides.setdefault(key, {})[row["hours"]] = (row["makespan"], row["equal_quality"])
     page = render(
         _TEMPLATE,
         result=result,
         title=_title(result),
-        looks=plots.LOOKS,
+        looks=LOOKS,
         pictures=shown,
         hours=sorted({row["hours"] for row in result["sensitivity"]}),
-        decides=_by_hours(result["sensitivity"]),
+        decides=[
+            {"scheduler": name, "trials_per_device": count, "penalty": penalty, "by_hours": by_hours}
+            for (name, count, penalty), by_hours in sorted(decides.items())
+        ],
         superlinear=[row for row in result["scaling"] if row["over_linear"] > 1.005],
         finite=math.isfinite,
     )
@@ -56,42 +99,37 @@ def _title(result: Mapping[str, Any]) -> str:
     reference = result["reference"]
     last = [row for row in result["rows"] if row["devices"] == result["rows"][-1]["devices"]]
     others = [row for row in last if row["scheduler"] != reference]
-    name = plots.LOOKS[reference].name
-    devices = f"{last[0]['devices']:,} devices"
+    name, devices = LOOKS[reference].name, f"{last[0]['devices']:,} devices"
     if not others:
         return f"{name} on {devices} takes {last[0]['makespan_seconds'] / 3600.0:.1f} hours"
     best = max(others, key=lambda row: float(row["speedup_equal_quality"]))
-    factor = best["speedup_equal_quality"]
+    factor, winner = best["speedup_equal_quality"], LOOKS[best["scheduler"]].name
     if factor <= 1.0:
         return f"On {devices} nobody has a network as good as that of {name} sooner"
-    return (
-        f"On {devices} {plots.LOOKS[best['scheduler']].name} has a network as good {factor:.1f} times as fast as {name}"
-    )
+    return f"On {devices} {winner} has a network as good {factor:.1f} times as fast as {name}"
 
 
-def _pictures(result: Mapping[str, Any], results: Results) -> dict[str, Picture]:
+def _pictures(result: Mapping[str, Any], results: Mapping[tuple[str, int], ReplayResult]) -> dict[str, Picture]:
     devices = sorted({number for _, number in results})
-    largest = {name: found for (name, number), found in results.items() if number == devices[-1]}
-    drawn = [number for number in devices if number <= _MOST_DRAWN]
+    largest = {name: one for (name, number), one in results.items() if number == devices[-1] and one.best_over_time}
     found: dict[str, Picture] = {
         "makespan": (
             "Time and cost",
             "Hours of the whole study and device-hours of its trials, by number of devices.",
-            lambda: plots.makespan(result["rows"]),
+            lambda: _makespan(result["rows"]),
         ),
         "best": (
             "The best value over time",
             f"On {devices[-1]:,} devices, in one order of the trials. The mark is the end of the study.",
-            lambda: plots.best_over_time({name: found for name, found in largest.items() if found.best_over_time}),
+            lambda: _best_over_time(largest),
         ),
     }
-    if drawn:
-        few = {name: found for (name, number), found in results.items() if number == drawn[0]}
-        few = dict(list(few.items())[:_MOST_PANELS])
+    if devices[0] <= _MOST_DRAWN:
+        few = [(name, one) for (name, number), one in results.items() if number == devices[0]][:_MOST_PANELS]
         found["devices"] = (
             "Who had which device",
-            f"A row per device, of {drawn[0]:,}. White is idle; the darker, the more devices a trial has.",
-            lambda: plots.devices_over_time(few, _first_workers(few)),
+            f"A row per device, of {devices[0]:,}. White is idle; the darker, the more devices a trial has.",
+            lambda: _devices_over_time(dict(few)),
         )
     found["scaling"] = (
         "Scaling",
@@ -99,29 +137,156 @@ def _pictures(result: Mapping[str, Any], results: Results) -> dict[str, Picture]
         "than linear. Below: what more devices save, because fewer networks are loaded again. In turns: all trials begin "
         f"together and make room for each other after {result['turn_seconds']:.3g} s, and to start again takes "
         f"{result['load_seconds']:g} s: few devices do it often.",
-        lambda: plots.scaling(result["scaling"]),
+        lambda: _scaling(result["scaling"]),
     )
     if result["sensitivity"]:
         found["decides"] = (
             "What decides",
             f"How much sooner than ASHA there is a network as good, on {result['sensitivity'][0]['devices']:,} devices. "
             "Penalty 0: an event teaches as much in a larger batch. Penalty 1: only the number of steps counts.",
-            lambda: plots.sensitivity(result["sensitivity"]),
+            lambda: _sensitivity(result["sensitivity"]),
         )
     return found
 
 
-def _first_workers(results: Mapping[str, ReplayResult]) -> int:
-    return min(segment.workers for result in results.values() for segment in result.segments)
+@styled
+def _makespan(rows: Rows) -> Figure:
+    hours = [{**row, "study_hours": row["makespan_seconds"] / 3600.0} for row in rows]
+    figure, panes = _by_devices(hours, {"study_hours": "study [hours]", "device_hours": "device-hours"}, [2.4, 2.0])
+    for axes, key in zip(panes, ("study_hours", "device_hours"), strict=True):
+        values = [row[key] for row in hours]
+        if max(values) > _WIDE * min(values):
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.set_ylim(0.0, None)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    return figure
 
 
-def _by_hours(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line per scheduler, number of trials and penalty, with the two factors per length of trials."""
-    lines: dict[tuple[str, int, float], dict[float, tuple[float, float]]] = {}
-    for row in rows:
-        key = (row["scheduler"], row["trials_per_device"], row["penalty"])
-        lines.setdefault(key, {})[row["hours"]] = (row["makespan"], row["equal_quality"])
-    return [
-        {"scheduler": name, "trials_per_device": count, "penalty": penalty, "by_hours": lines[name, count, penalty]}
-        for name, count, penalty in sorted(lines)
+@styled
+def _scaling(rows: Rows) -> Figure:
+    labels = {"over_linear": "speed-up / devices", "device_hours_saved": "device-hours of one\n/ device-hours"}
+    figure, panes = _by_devices(rows, labels, [2.5, 1.9])
+    for axes in panes:
+        axes.axhline(1.0, color="#595959", linewidth=1.0, linestyle=(0, (2, 2)))
+    panes[0].set_ylim(0.0, None)
+    return figure
+
+
+def _by_devices(rows: Rows, labels: Mapping[str, str], heights: list[float]) -> tuple[Figure, list[Axes]]:
+    """A panel per figure, a line per scheduler, against devices."""
+    chosen = _present(rows)
+    figure, panes = panels(heights, top=legend_height(chosen))
+    legend(panes[0], chosen, points=True)
+    for axes, (key, label) in zip(panes, labels.items(), strict=True):
+        for name, look in chosen.items():
+            found = [row for row in rows if row["scheduler"] == name]
+            places, values = [row["devices"] for row in found], [row[key] for row in found]
+            axes.plot(places, values, color=look.color, linestyle=look.line, marker=look.marker, markersize=5)
+        axes.set_ylabel(label)
+    last = panes[-1]
+    last.set_xscale("log", base=2)
+    last.xaxis.set_major_locator(LogLocator(base=2, numticks=14))
+    last.xaxis.set_minor_locator(NullLocator())
+    last.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else ""))
+    last.set_xlabel("devices")
+    return figure, panes
+
+
+def _present(rows: Rows) -> dict[str, Look]:
+    names = {row["scheduler"] for row in rows}
+    return {name: look for name, look in LOOKS.items() if name in names}
+
+
+@styled
+def _best_over_time(results: Mapping[str, ReplayResult]) -> Figure:
+    chosen = {name: LOOKS[name] for name in results}
+    figure, (axes,) = panels([3.4], top=legend_height(chosen))
+    legend(axes, chosen, points=False)
+    for name, result in results.items():
+        look = LOOKS[name]
+        steps = dict(result.best_over_time) | {result.makespan: result.best}  # the last of those at the same time
+        times, values = [time / 3600.0 for time in steps], list(steps.values())
+        axes.step(times, values, where="post", color=look.color, linestyle=look.line)
+        axes.plot(times[-1], values[-1], color=look.color, marker=look.marker)
+    axes.set_xlim(0.0, None)
+    axes.set_xlabel("hours since the beginning")
+    axes.set_ylabel("best value")
+    return figure
+
+
+@styled
+def _devices_over_time(results: Mapping[str, ReplayResult]) -> Figure:
+    """A row per device, darker where a trial has more of them than at first."""
+    figure, panes = panels([1.7] * len(results), top=0.45)
+    first = min(segment.workers for result in results.values() for segment in result.segments)
+    words, shown = list(_SHADES), set()
+    for axes, (name, result) in zip(panes, results.items(), strict=True):
+        shapes, shades = [], []
+        for segment, lanes in lanes_of(result.segments, result.devices):
+            word = words[min(math.ceil(math.log2(segment.workers / first) / 2), len(words) - 1)]
+            shown.add(word)
+            left, right = segment.start / 3600.0, segment.end / 3600.0
+            for low, high in lanes:
+                shapes.append([(left, low), (right, low), (right, high), (left, high)])
+                shades.append(_SHADES[word])
+        axes.add_collection(PolyCollection(shapes, facecolors=shades, edgecolors="white", linewidths=0.25))
+        axes.set_ylim(0, result.devices)
+        axes.set_ylabel(f"{LOOKS[name].name}\ndevices", fontsize=10)
+        axes.grid(visible=False)
+    panes[-1].set_xlim(0.0, max(result.makespan for result in results.values()) / 3600.0)
+    panes[-1].set_xlabel("hours since the beginning")
+    handles = [Patch(color=shade, label=word) for word, shade in _SHADES.items() if word in shown]
+    panes[0].legend(handles=handles, ncols=5, columnspacing=1.1, **_ABOVE)
+    return figure
+
+
+def lanes_of(segments: Sequence[Segment], devices: int) -> list[tuple[Segment, list[tuple[int, int]]]]:
+    """Which devices each segment has, as ranges: the lowest that are free."""
+    free = list(range(devices))
+    taken: list[tuple[float, int, list[int]]] = []
+    placed = []
+    for number, segment in enumerate(sorted(segments, key=lambda segment: (segment.start, segment.end))):
+        while taken and taken[0][0] <= segment.start:
+            for lane in heappop(taken)[2]:
+                heappush(free, lane)
+        lanes = [heappop(free) for _ in range(segment.workers)]  # in rising order
+        heappush(taken, (segment.end, number, lanes))
+        ranges: list[tuple[int, int]] = []
+        for lane in lanes:
+            low = ranges.pop()[0] if ranges and ranges[-1][1] == lane else lane
+            ranges.append((low, lane + 1))
+        placed.append((segment, ranges))
+    return placed
+
+
+@styled
+def _sensitivity(rows: Rows) -> Figure:
+    """By hours of a trial; a panel per number of trials, a line per penalty."""
+    chosen = _present(rows)
+    counts, penalties, hours = (sorted({row[key] for row in rows}) for key in ("trials_per_device", "penalty", "hours"))
+    figure, panes = panels([2.2] * len(counts), top=0.75)
+    for axes, count in zip(panes, counts, strict=True):
+        for name, look in chosen.items():
+            for penalty, line in zip(penalties, _LINES, strict=False):
+                wanted = (name, count, penalty)
+                found = [row for row in rows if (row["scheduler"], row["trials_per_device"], row["penalty"]) == wanted]
+                places, values = [row["hours"] for row in found], [row["equal_quality"] for row in found]
+                axes.plot(places, values, color=look.color, marker=look.marker, linestyle=line)
+        axes.axhline(1.0, color="#595959", linewidth=1.0)
+        axes.set_xscale("log")
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_ylabel(f"faster than ASHA\n{count} trial{'s' if count > 1 else ''} per device", fontsize=11)
+    last = panes[-1]
+    last.set_xticks(hours, [f"{60 * hour:.0f} min" if hour < 1 else f"{hour:g} h" for hour in hours])
+    last.xaxis.set_minor_locator(NullLocator())
+    last.set_xlabel("a whole trial on one device")
+    handles = [Line2D([], [], color=look.color, marker=look.marker, label=look.name) for look in chosen.values()]
+    handles += [
+        Line2D([], [], color="#333333", linestyle=line, label=f"penalty {penalty:g}")
+        for penalty, line in zip(penalties, _LINES, strict=False)
     ]
+    panes[0].legend(handles=handles, ncols=3, **_ABOVE)
+    return figure
