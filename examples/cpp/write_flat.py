@@ -20,8 +20,7 @@ import numpy.typing as npt
 from ringflow.base.errors import RingflowError
 from ringflow.base.rundir import atomic_path
 from ringflow.data.read import Dataset
-from ringflow.infer.description import InputColumn
-from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.runtime import EventRuntime, InputColumn
 
 Tables = Mapping[str, npt.NDArray[np.float32]]
 

@@ -17,11 +17,9 @@ from fixtures.process_tree import descendants
 from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
-from ringflow.infer.carried import carry
 from ringflow.infer.frames import table_of
-from ringflow.infer.made import ERRORS, ROW
-from ringflow.infer.remote import reconstruct_on
-from ringflow.infer.shards import ShardSource, shard_tasks
+from ringflow.infer.remote import ShardSource, carry, reconstruct_on, shard_tasks
+from ringflow.infer.runtime import ERRORS, ROW
 from ringflow.recipes.reconstruct import reconstruct
 
 pytestmark = [
@@ -89,7 +87,7 @@ def test_a_dataset_becomes_candidates(dataset: Path, weights: Path, expected: Pa
 
 @pytest.mark.heavy
 def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Path, connected: Any, ray_nodes: Any):
-    from ringflow.infer.ray_cluster import RayCluster
+    from ringflow.infer.ray import RayCluster
 
     opened = Dataset(dataset)
     with RayCluster(None, 2, ShardSource.of(opened), carry(weights)) as cluster:
@@ -104,7 +102,7 @@ def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Pat
 
 
 def test_what_a_worker_finds_is_told_in_one_line(dataset: Path, weights: Path, connected: Any, tmp_path: Path):
-    from ringflow.infer.ray_cluster import RayCluster
+    from ringflow.infer.ray import RayCluster
 
     gone = ShardSource(str(tmp_path / "gone"), "0" * 64)
     with (

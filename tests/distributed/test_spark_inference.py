@@ -17,11 +17,9 @@ from fixtures.process_tree import descendants
 from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
-from ringflow.infer.carried import carry
 from ringflow.infer.frames import table_of
-from ringflow.infer.made import ERRORS, ROW
-from ringflow.infer.remote import reconstruct_on
-from ringflow.infer.shards import ShardSource, shard_tasks
+from ringflow.infer.remote import ShardSource, carry, reconstruct_on, shard_tasks
+from ringflow.infer.runtime import ERRORS, ROW
 from ringflow.recipes.reconstruct import reconstruct
 
 pytestmark = [
@@ -93,7 +91,7 @@ def test_a_frame_becomes_candidates(dataset: Path, weights: Path, expected: Path
 
 def test_a_worker_opens_the_model_once(dataset: Path, weights: Path, session: Any):
     """Twelve tasks, but no more sessions than Python processes."""
-    from ringflow.infer.carried import worker_session
+    from ringflow.infer.remote import worker_session
 
     model = carry(weights)
 
@@ -114,7 +112,7 @@ def test_a_worker_opens_the_model_once(dataset: Path, weights: Path, session: An
 
 
 def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Path, session: Any, spark_daemons: Any):
-    from ringflow.infer.spark_cluster import SparkCluster
+    from ringflow.infer.spark import SparkCluster
 
     opened = Dataset(dataset)
     with SparkCluster(None, 2, ShardSource.of(opened), carry(weights)) as cluster:
@@ -130,7 +128,7 @@ def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Pat
 
 
 def test_what_a_worker_finds_is_told_in_one_line(dataset: Path, weights: Path, session: Any, tmp_path: Path):
-    from ringflow.infer.spark_cluster import SparkCluster
+    from ringflow.infer.spark import SparkCluster
 
     gone = ShardSource(str(tmp_path / "gone"), "0" * 64)
     with (

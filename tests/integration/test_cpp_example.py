@@ -72,7 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small network of random weights that finds some particles."""
     import torch
 
-    from ringflow.infer.onnx import write_onnx
+    from ringflow.infer.export import write_onnx
     from ringflow.models.file import LoadedModel
     from ringflow.models.model import Model
     from ringflow.models.settings import ModelSettings

@@ -35,7 +35,7 @@ def small_model() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def small_onnx(small_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The exported file of such a network; nobody writes to it."""
-    from ringflow.infer.onnx import write_onnx
+    from ringflow.infer.export import write_onnx
 
     @cache
     def make(backbone: str = "attention", calorimeter: str = "cluster") -> Path:

@@ -51,7 +51,7 @@ def run(
         raise UsageError(f"no engine named {unknown[0]!r}; choose from {', '.join(ENGINES)}")
     path, names = model_file(model), list(engines or ENGINES)
     if set(names) != {"torch"}:
-        from ringflow.infer.onnx import require_onnx
+        from ringflow.infer.export import require_onnx
 
         require_onnx()
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
@@ -124,8 +124,7 @@ def _simulate(folder: Path, events: int) -> Path:
 def _files(path: Path, folder: Path, dataset: Path, engines: Sequence[str]) -> dict[str, Path]:
     """The file each engine takes."""
     from ringflow.data.read import Dataset
-    from ringflow.infer.onnx import write_onnx
-    from ringflow.infer.quantize import write_int8
+    from ringflow.infer.export import write_int8, write_onnx
     from ringflow.models.file import load_model
 
     files = {"torch": path, "onnx": folder / "float32.onnx", "onnx-int8": folder / "int8.onnx"}
@@ -147,8 +146,7 @@ def _open(engine: str, file: Path) -> tuple[Callable[[dict[str, Any]], object], 
         return runtime.run, runtime.description.inputs
     import torch
 
-    from ringflow.infer.graph import EventGraph
-    from ringflow.infer.onnx import describe
+    from ringflow.infer.export import EventGraph, describe
     from ringflow.models.file import load_model
 
     torch.set_num_threads(_THREADS)

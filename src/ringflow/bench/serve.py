@@ -76,7 +76,7 @@ def _for_engine(path: Path, folder: Path, engine: str) -> Path:
     """One file for the server and for what is computed here."""
     if engine == "torch" or path.suffix == ".onnx":
         return path
-    from ringflow.infer.onnx import write_onnx
+    from ringflow.infer.export import write_onnx
     from ringflow.models.file import load_model
 
     say("exporting the model")

@@ -21,7 +21,6 @@ from ringflow.display.reconstruction import MEASURED, TITLES, TRUTH, Made
 from ringflow.display.scene import event_scene
 from ringflow.evaluate.momenta import checked, visible
 from ringflow.event.block import Collection, EventBlock, cast
-from ringflow.infer.made import ROW
 from ringflow.infer.reconstructions import (
     Reconstruct,
     available,
@@ -29,6 +28,7 @@ from ringflow.infer.reconstructions import (
     open_model,
     open_reconstruction,
 )
+from ringflow.infer.runtime import ROW
 from ringflow.infer.shipped import model_file
 
 #: The order of the views: the first three are shown.

@@ -1,12 +1,13 @@
 """Events and candidates as Arrow tables: one row per event, one list column per column of the schema.
 
 The columns are named as in datasets: `event_number`, `track_pt`, `cluster_energy`, and `candidate_px` for what comes out.
-Tables may come from anywhere, so types are put right and what cannot be is told.
+Tables may come from anywhere, so types are put right and what cannot be is told. This is what Spark and Ray share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ import pyarrow.compute as pc
 
 from ringflow.base.errors import DatasetError
 from ringflow.data.manifest import Columns
-from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
+from ringflow.data.read import Dataset, select_columns
+from ringflow.data.write import EVENT_NUMBER, arrow_schema, columns_of, to_table
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.schema import CANDIDATE_ERRORS, COLLECTIONS, parquet_name
-from ringflow.infer.engine import made_of
-from ringflow.infer.made import ERRORS, Reconstructor
+from ringflow.infer.reconstruct import made_of
+from ringflow.infer.remote import CarriedModel, ShardSource, worker_session
+from ringflow.infer.runtime import ERRORS, Reconstructor
 
 #: Those that every reconstruction gives.
 CANDIDATES: Columns = {
@@ -30,15 +33,53 @@ CANDIDATES: Columns = {
 EVENTS_AT_ONCE = 50
 
 
+@dataclass(frozen=True)
+class TableReconstruction:
+    """What workers do with tables of events: each opens the model once."""
+
+    model: CarriedModel
+    events_at_once: int
+    columns: tuple[str, ...]  # of the events, that it needs; empty where they are not known yet
+    schema: pa.Schema  # of the candidates
+
+    @classmethod
+    def of(
+        cls, model: CarriedModel, events_at_once: int = EVENTS_AT_ONCE, names: Iterable[str] | None = None
+    ) -> TableReconstruction:
+        """The work with events that have columns of these names, if they are those that it takes."""
+        session = model.open()
+        columns = {} if names is None else event_columns(names, session.kinds)
+        if columns:
+            require_columns(session, columns)
+        wanted = [parquet_name(kind, name) for kind, present in columns.items() for name in present]
+        return cls(model, events_at_once, (EVENT_NUMBER, *wanted), plain_schema(candidate_columns(session)))
+
+    def run(self, tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[tuple[pa.Table | pa.RecordBatch, pa.Table]]:
+        """Some events and their candidates, in the order of the tables."""
+        return reconstruct_tables(tables, worker_session(self.model), self.events_at_once)
+
+
 def reconstruct_tables(
     tables: Iterable[pa.Table | pa.RecordBatch], session: Reconstructor, events_at_once: int = EVENTS_AT_ONCE
-) -> Iterator[pa.Table]:
-    """Tables of candidates for tables of events, one for `events_at_once` events."""
+) -> Iterator[tuple[pa.Table | pa.RecordBatch, pa.Table]]:
+    """Events and tables of their candidates, `events_at_once` at a time."""
     for table in tables:
         for start in range(0, table.num_rows, events_at_once):
-            block = block_of(table.slice(start, events_at_once), session.kinds)
-            for made in made_of(session, [block]):
-                yield table_of(made, candidate_columns(session))
+            events = table.slice(start, events_at_once)
+            for made in made_of(session, [block_of(events, session.kinds)]):
+                yield events, table_of(made, candidate_columns(session))
+
+
+def source_schema(dataset: Dataset, collections: Sequence[str]) -> pa.Schema:
+    """Names and types of the columns of `shard_tables`."""
+    return plain_schema(select_columns(dataset.columns, list(collections)))
+
+
+def shard_tables(source: ShardSource, shards: Iterable[int], collections: Sequence[str]) -> Iterator[pa.Table]:
+    """The events of some shards."""
+    for shard in shards:
+        for block in source.blocks(shard, collections):
+            yield table_of(block, columns_of(block))
 
 
 def candidate_columns(session: Reconstructor) -> Columns:

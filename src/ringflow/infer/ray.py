@@ -1,4 +1,4 @@
-"""Reconstruct events that are in a Ray Dataset.
+"""Reconstruct events that are in a Ray Dataset, or shards on the workers of a Ray cluster.
 
     from ringflow.infer.ray import read_events, reconstruct_dataset
 
@@ -15,56 +15,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from ringflow.data.read import Dataset, select_columns
-from ringflow.infer.carried import CarriedModel, carry, worker_session
-from ringflow.infer.frames import (
-    EVENTS_AT_ONCE,
-    candidate_columns,
-    event_columns,
-    plain_schema,
-    reconstruct_tables,
-    require_columns,
-    table_of,
-)
-from ringflow.infer.shards import ShardSource
-from ringflow.launch.frameworks import framework
+from ringflow.base.errors import FailureError
+from ringflow.data.read import Dataset
+from ringflow.infer.frames import EVENTS_AT_ONCE, TableReconstruction, shard_tables, source_schema
+from ringflow.infer.remote import Answer, CarriedModel, ShardSource, ShardTask, carry, reconstruct_shard
+from ringflow.launch.frameworks import framework, one_line
+from ringflow.launch.ray_session import open_ray
 
 if TYPE_CHECKING:
     import ray.data
 
-
-class Reconstruct:
-    """What an actor is: a model, ready for tables of events."""
-
-    def __init__(self, model: CarriedModel, events_at_once: int) -> None:
-        self._session = worker_session(model)
-        self._events_at_once = events_at_once
-
-    def __call__(self, events: pa.Table) -> pa.Table:
-        """The candidates of events."""
-        made = list(reconstruct_tables([events], self._session, self._events_at_once))
-        return pa.concat_tables(made) if made else plain_schema(candidate_columns(self._session)).empty_table()
-
-
-class ReadShards:
-    """Reads the shards whose numbers come in."""
-
-    def __init__(self, source: ShardSource, collections: Sequence[str], schema: pa.Schema) -> None:
-        self._source, self._collections, self._schema = source, tuple(collections), schema
-
-    def read(self, numbers: pa.Table) -> pa.Table:
-        """The events of shards."""
-        tables = [self._schema.empty_table()]
-        for shard in numbers.column("shard").to_pylist():
-            for block in self._source.blocks(shard, self._collections):
-                columns = {name: tuple(part.columns) for name, part in block.collections.items()}
-                tables.append(table_of(block, columns))
-        return pa.concat_tables(tables)
+#: How often a task is given to another worker when the first one dies.
+_NEW_TRIES = 3
 
 
 def reconstruct_dataset(
@@ -79,22 +47,17 @@ def reconstruct_dataset(
     Events are computed in blocks of `events_at_once`, counted from the beginning of a block of Ray. The engine `onnx` takes
     every event for itself; with `torch` the last bit of a number can depend on the block.
     """
-    carried = carry(Path(model) if model else None, engine)
-    session = carried.open()
     # Where the columns are known only after some work, the actors tell what is missing.
-    if (schema := events.schema(fetch_if_missing=False)) is not None:
-        require_columns(session, event_columns(schema.names, session.kinds))
-    made = events.map_batches(
-        Reconstruct,
-        fn_constructor_args=(carried, events_at_once),
-        batch_size=None,
-        batch_format="pyarrow",
-        zero_copy_batch=True,
+    schema = events.schema(fetch_if_missing=False)
+    carried = carry(Path(model) if model else None, engine)
+    work = TableReconstruction.of(carried, events_at_once, schema.names if schema else None)
+    return _mapped(
+        events,
+        _Actor,
+        fn_constructor_args=(work,),
         compute=framework("ray.data", "ray").ActorPoolStrategy(size=concurrency),
         num_cpus=1,
     )
-    made.context.execution_options.preserve_order = True
-    return made
 
 
 def read_events(
@@ -104,11 +67,77 @@ def read_events(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     data = framework("ray.data", "ray")
     dataset = Dataset(path)
-    schema = plain_schema(select_columns(dataset.columns, list(collections)))
-    reader = ReadShards(ShardSource.of(dataset, split), collections, schema)
+    source, schema = ShardSource.of(dataset, split), source_schema(dataset, collections)
+
+    def read(numbers: pa.Table) -> pa.Table:
+        shards = numbers.column("shard").to_pylist()
+        return pa.concat_tables([schema.empty_table(), *shard_tables(source, shards, collections)])
+
     numbers = [{"shard": shard} for shard in range(len(dataset.manifest.shards))]
-    made: ray.data.Dataset = data.from_items(numbers, override_num_blocks=len(numbers)).map_batches(
-        reader.read, batch_size=None, batch_format="pyarrow", zero_copy_batch=True
-    )
+    return _mapped(data.from_items(numbers, override_num_blocks=len(numbers)), read)
+
+
+class _Actor:
+    def __init__(self, work: TableReconstruction) -> None:
+        self._work = work
+
+    def __call__(self, events: pa.Table) -> pa.Table:
+        made = [candidates for _, candidates in self._work.run([events])]
+        return pa.concat_tables(made) if made else self._work.schema.empty_table()
+
+
+def _mapped(dataset: ray.data.Dataset, make: Any, **options: Any) -> ray.data.Dataset:
+    """What a function makes of the blocks of a dataset, as Arrow and in order."""
+    made = dataset.map_batches(make, batch_size=None, batch_format="pyarrow", zero_copy_batch=True, **options)
     made.context.execution_options.preserve_order = True
     return made
+
+
+class RayCluster:
+    """The workers of a Ray cluster, or of the one that this process is connected to, which then stays connected.
+
+    Every shard is a Ray task; its workers keep the model between tasks, and are replaced when they die.
+    """
+
+    def __init__(self, address: str | None, workers: int | None, source: ShardSource, model: CarriedModel) -> None:
+        self._ray, self._ours = open_ray(address, workers)
+        self.workers = workers or max(int(self._ray.cluster_resources().get("CPU", 1)), 1)
+        self.at_once = self.workers
+        self._sent = self._ray.put((source, model))
+        self._work = self._ray.remote(num_cpus=1, max_retries=_NEW_TRIES)(_work)
+        self._under_way: set[Any] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for task in list(self._under_way):
+            self._ray.cancel(task)
+        if self._ours:
+            self._ray.shutdown()
+
+    def submit(self, task: ShardTask) -> Future[Answer]:
+        """Start a task."""
+        reference = self._work.remote(self._sent, task)
+        self._under_way.add(reference)
+        future: Future[Answer] = reference.future()
+        # Whoever holds a reference keeps the result in Ray's memory.
+        future.add_done_callback(lambda _: self._under_way.discard(reference))
+        return future
+
+    def explain(self, error: Exception) -> FailureError:
+        """What went wrong, in one line."""
+        if "No module named 'ringflow'" in str(error):
+            return FailureError("the workers' Python has no ringflow; install it on every node of the cluster")
+        if isinstance(error, (self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.OutOfMemoryError)):
+            return FailureError(
+                "workers died again and again, perhaps for want of memory; use fewer --workers and run the same command "
+                "again: it goes on where it stopped"
+            )
+        reason = one_line(str(error))
+        return FailureError(f"Ray failed ({reason}); run the same command again: it goes on where it stopped")
+
+
+def _work(sent: tuple[ShardSource, CarriedModel], task: ShardTask) -> Answer:
+    """What a worker does."""
+    return reconstruct_shard(*sent, task)

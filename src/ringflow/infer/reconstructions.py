@@ -18,7 +18,7 @@ from ringflow.event.block import Collection, EventBlock
 from ringflow.infer import shipped
 
 if TYPE_CHECKING:
-    from ringflow.infer.made import Reconstructor
+    from ringflow.infer.runtime import Reconstructor
 
 Reconstruct = Callable[[EventBlock], Collection]
 

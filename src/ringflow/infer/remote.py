@@ -1,25 +1,192 @@
-"""Reconstruct on a cluster: workers make the candidates of one shard at a time, this process puts them in order.
+"""Reconstruct on a cluster, whichever it is: a model that travels, shards as pieces of work, results in order.
 
-Results come as workers finish; few are kept waiting for those before them, so that memory does not grow with the dataset.
+carried = carry(Path("runs/first/model.safetensors"))
+with open_cluster(Place("spark"), ShardSource.of(dataset), carried) as cluster:
+    blocks = reconstruct_on(cluster, shard_tasks(dataset, None, len(dataset)))
+
+A shard holds whole blocks, and a block is computed as a whole; so the numbers are those of one process that takes the blocks
+one after the other. Workers need ringflow, but no path to the model's file. They read the shards themselves: they see the
+dataset at the same path as the driver does. Results come as workers finish; few are kept waiting for those before them, so that
+memory does not grow with the dataset.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import socket
+import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Protocol, Self
 
-from ringflow.base.errors import FailureError, RingflowError
+from ringflow import __version__
+from ringflow.base.errors import DatasetError, FailureError, InputFileError, RingflowError
+from ringflow.data.manifest import MANIFEST_FILE, manifest_hash
+from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.infer.carried import CarriedModel
-from ringflow.infer.shards import Answer, ShardSource, ShardTask
+from ringflow.infer.reconstruct import after, made_of
+from ringflow.infer.runtime import OnnxSession, Reconstructor
 
 #: Where a reconstruction can run.
 PLACES = ("here", "spark", "ray")
 #: Results that may wait for those before them, per task that is under way.
 _KEPT_WAITING = 3
+
+
+@dataclass(frozen=True)
+class CarriedModel:
+    """The content of a model file and of its uncertainties, if there are any, and what computes it."""
+
+    file: str
+    engine: str
+    sha256: str
+    content: bytes = field(compare=False, repr=False)
+    uncertainty: bytes | None = field(default=None, repr=False)
+    ringflow: str = __version__
+
+    def open(self) -> Reconstructor:
+        """A new session of it."""
+        with tempfile.TemporaryDirectory(prefix="ringflow-model-") as folder:
+            path = Path(folder) / self.file
+            path.write_bytes(self.content)
+            if self.engine == "onnx":
+                return OnnxSession(path)  # without torch, which takes seconds to load in every worker
+            from ringflow.infer.session import open_session
+
+            if self.uncertainty is None:
+                return open_session(path)
+            (errors := path.with_name("uncertainty")).write_bytes(self.uncertainty)
+            return open_session(path, uncertainty=errors)
+
+
+def carry(model: Path | None = None, engine: str | None = None, uncertainty: Path | None = None) -> CarriedModel:
+    """A model file, or the model that comes with the package; for the engine `onnx` it is exported once, here.
+
+    The file of uncertainties is the one beside the model unless given; `onnx` computes none.
+    """
+    from ringflow.infer.session import as_onnx, choose_engine
+    from ringflow.models.uncertainty import found_beside, head_for
+
+    path, engine = choose_engine(model, engine)
+    if not path.is_file():
+        raise InputFileError(f"no model at {path}; give a model file")
+    if engine == "onnx":
+        with as_onnx(path) as exported:
+            return _carried(exported, engine)
+    if uncertainty is not None:
+        head_for(uncertainty, path)  # one of another model is told here, not by every worker
+    errors = uncertainty or found_beside(path)
+    return _carried(path, engine, errors.read_bytes() if errors else None)
+
+
+def _carried(path: Path, engine: str, uncertainty: bytes | None = None) -> CarriedModel:
+    content = path.read_bytes()
+    return CarriedModel(path.name, engine, hashlib.sha256(content).hexdigest(), content, uncertainty)
+
+
+@lru_cache(maxsize=2)
+def worker_session(model: CarriedModel) -> Reconstructor:
+    """The session of this process, opened once for all that it is asked to do.
+
+    It computes on one thread: there are as many workers as cores.
+    """
+    if model.ringflow != __version__:
+        raise FailureError(
+            f"the workers have ringflow {__version__}, and here is {model.ringflow}; install the same version on both"
+        )
+    if model.engine == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+    return model.open()
+
+
+@dataclass(frozen=True)
+class ShardSource:
+    """A dataset, or one of its splits, as workers find it."""
+
+    path: str
+    manifest_sha256: str
+    split: str | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset, split: str | None = None) -> ShardSource:
+        """That of an open dataset."""
+        return cls(str(dataset.path.resolve()), manifest_hash(dataset.path), split)
+
+    def blocks(self, shard: int, columns: Sequence[str]) -> Iterator[EventBlock]:
+        """The events of one shard."""
+        dataset = copy.copy(_open(self.path, self.manifest_sha256))
+        dataset.manifest = dataset.manifest.model_copy(update={"shards": (dataset.manifest.shards[shard],)})
+        return dataset.events(self.split, columns)
+
+    def task_blocks(self, task: ShardTask, columns: Sequence[str]) -> Iterator[EventBlock]:
+        """The events of one task; the last block is cut where the task ends."""
+        left = task.stop - task.start
+        for block in after(self.blocks(task.shard, columns), task.start):
+            yield block.take(0, min(len(block), left))
+            left -= len(block)
+            if left <= 0:
+                return
+
+
+@lru_cache(maxsize=2)
+def _open(path: str, manifest_sha256: str) -> Dataset:
+    """The dataset as this process sees it, opened once."""
+    folder, here = Path(path), socket.gethostname()
+    if not (folder / MANIFEST_FILE).is_file():
+        raise FailureError(
+            f"a worker on {here} cannot see the dataset {path}; put it on a file system that all workers see at the same path"
+        )
+    if manifest_hash(folder) != manifest_sha256:
+        raise FailureError(
+            f"a worker on {here} sees another dataset at {path}; put it on a file system that all workers share"
+        )
+    return Dataset(folder)
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """Events `start` to `stop` of one shard, counted in the source; `start` is that of a block."""
+
+    shard: int
+    start: int
+    stop: int
+
+
+def shard_tasks(dataset: Dataset, split: str | None, events: int, done: int = 0) -> Iterator[ShardTask]:
+    """The first `events` events shard by shard, without the first `done` of them."""
+    first = 0
+    for index, shard in enumerate(dataset.manifest.shards):
+        there = shard.num_events if split is None else shard.splits[split]
+        start, stop = max(done - first, 0), min(events - first, there)
+        if start < stop:
+            yield ShardTask(index, start, stop)
+        first += there
+
+
+#: What comes back from a worker; an error as a value, because frameworks wrap what is raised and try it again.
+Answer = list[EventBlock] | RingflowError
+
+
+def reconstruct_shard(source: ShardSource, model: CarriedModel, task: ShardTask) -> Answer:
+    """The candidates of a task, made in a worker process."""
+    try:
+        session = worker_session(model)
+        blocks = list(made_of(session, source.task_blocks(task, session.kinds)))
+    except RingflowError as error:
+        return error
+    if (found := sum(map(len, blocks))) != task.stop - task.start:
+        return DatasetError(
+            f"shard {task.shard} of {source.path} has {task.start + found} events instead of {task.stop}; "
+            "make the dataset again"
+        )
+    return blocks
 
 
 @dataclass(frozen=True)
@@ -61,10 +228,10 @@ class Cluster(Protocol):
 def open_cluster(place: Place, source: ShardSource, model: CarriedModel) -> Cluster:
     """The workers of a place, told what to work on."""
     if place.on == "spark":
-        from ringflow.infer.spark_cluster import SparkCluster
+        from ringflow.infer.spark import SparkCluster
 
         return SparkCluster(place.address, place.workers, source, model)
-    from ringflow.infer.ray_cluster import RayCluster
+    from ringflow.infer.ray import RayCluster
 
     return RayCluster(place.address, place.workers, source, model)
 

@@ -1,4 +1,4 @@
-"""Run exported files with ONNX Runtime, event by event.
+"""Exported networks and what every session gives, free of torch: it starts fast and runs where torch is not installed.
 
 runtime = EventRuntime(Path("model.onnx"), threads=2)
 for event in runtime.events(block):
@@ -8,25 +8,148 @@ for event in runtime.events(block):
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import DatasetError, InputFileError
-from ringflow.event.block import EventBlock, require_finite
-from ringflow.infer.description import Description, InputColumn
-from ringflow.launch.frameworks import framework
+from ringflow.event.block import Collection, EventBlock, cast, require_finite
+from ringflow.event.schema import CANDIDATE_ERRORS
+from ringflow.launch.frameworks import framework, one_line
 
 Values = dict[str, npt.NDArray[Any]]
+Event = Mapping[str, npt.NDArray[np.float32]]
 
+FORMAT_VERSION = 1
+_FORMAT = "ringflow_format"
 _FATAL_ONLY = 4
+
+#: Columns of the rows that become candidates; `cluster` counts calorimeter elements, clusters or hits.
+ROW = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
+#: Those that follow where uncertainties are known.
+ERRORS = tuple(column.name for column in CANDIDATE_ERRORS)
+
+
+class Reconstructor(Protocol):
+    """A network ready to be used, whatever computes it."""
+
+    threshold: float
+    card: dict[str, Any]
+    has_errors: bool  # whether its candidates have the columns `ERRORS`
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """Collections it needs."""
+
+    @property
+    def detector(self) -> str | None:
+        """Detector it was trained for, as far as its card says."""
+
+    def reconstruct(self, block: EventBlock) -> Collection:
+        """The candidates of a block, in the order of their elements."""
+
+
+def collection(
+    counts: npt.NDArray[np.int64], rows: list[npt.NDArray[np.float64]], names: Sequence[str] = ROW
+) -> Collection:
+    """Candidates from rows of the columns `ROW`, or of others that begin with them."""
+    return cast("candidate", counts, dict(zip(names, np.concatenate(rows).T, strict=True)))
+
+
+def clusters_of_hits(block: EventBlock, made: Collection) -> npt.NDArray[np.int32]:
+    """The cluster each candidate's hit belongs to; -1 for a candidate on a track, or where hits know no clusters."""
+    hits = block["hit"]
+    if "cluster" not in hits.columns:
+        return np.full(len(made), -1, np.int32)
+    hit = made["cluster"]
+    first = np.repeat(hits.offsets[:-1], made.counts)
+    cluster: npt.NDArray[np.int32] = np.where(hit >= 0, hits["cluster"][(first + hit).clip(0)], -1).astype(np.int32)
+    return cluster
+
+
+@dataclass(frozen=True)
+class InputColumn:
+    """One column of an input; without a required one no element can be made, the others may be NaN."""
+
+    name: str
+    unit: str
+    meaning: str
+    required: bool
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an exported file says of itself, in the metadata properties of ONNX: enough to feed it and to read its answer."""
+
+    inputs: dict[str, tuple[InputColumn, ...]]  # by name of the input, which is that of the collection
+    class_names: tuple[str, ...]
+    threshold: float
+    detector: str | None
+    weights_sha256: str
+    ringflow: str
+    precision: str = "float32"
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """Collections it takes."""
+        track, calorimeter = self.inputs
+        return track, calorimeter
+
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        """Names of the columns of every input."""
+        return {kind: [column.name for column in given] for kind, given in self.inputs.items()}
+
+    def properties(self) -> dict[str, str]:
+        """As texts; what is more than a word is JSON."""
+        columns = {kind: [vars(column) for column in given] for kind, given in self.inputs.items()}
+        return {
+            _FORMAT: str(FORMAT_VERSION),
+            "ringflow_version": self.ringflow,
+            "detector": self.detector or "",
+            "class_names": json.dumps(self.class_names),
+            "inputs": json.dumps(columns),
+            "threshold": repr(self.threshold),
+            "weights_sha256": self.weights_sha256,
+            "precision": self.precision,
+            "card": json.dumps(self.card, allow_nan=False),
+        }
+
+    @classmethod
+    def read(cls, properties: Mapping[str, str], path: Path) -> Description:
+        """The description in the properties of a file; an error in one line if it is not one of ours."""
+        version = properties.get(_FORMAT)
+        if version is None:
+            raise InputFileError(f"{path} is an ONNX file, but not one that `ringflow export` wrote; export the model")
+        if version != str(FORMAT_VERSION):
+            raise InputFileError(f"{path} is of format {version}, this version reads {FORMAT_VERSION}; export it again")
+        try:
+            inputs = json.loads(properties["inputs"])
+            return cls(
+                {kind: tuple(InputColumn(**column) for column in columns) for kind, columns in inputs.items()},
+                tuple(json.loads(properties["class_names"])),
+                float(properties["threshold"]),
+                properties["detector"] or None,
+                properties["weights_sha256"],
+                properties["ringflow_version"],
+                properties["precision"],
+                json.loads(properties["card"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise InputFileError(f"{path} has a broken description ({reason}); export it again") from None
 
 
 class EventRuntime:
-    """An open file. `threads` are those of one operation; 0 leaves the choice to the runtime."""
+    """An open file, run event by event. `threads` are those of one operation; 0 leaves the choice to ONNX Runtime."""
 
     def __init__(self, path: Path, threads: int = 1) -> None:
         runtime = framework("onnxruntime", "onnx")
@@ -38,19 +161,15 @@ class EventRuntime:
         try:
             self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime has a tree of exceptions of its own
-            reason = " ".join(str(error).split())[:200]
-            raise InputFileError(f"{path} cannot be read as an ONNX file ({reason}); export it again") from None
+            raise InputFileError(
+                f"{path} cannot be read as an ONNX file ({one_line(str(error))}); export it again"
+            ) from None
         self.description = Description.read(self._session.get_modelmeta().custom_metadata_map, path)
-        self._outputs = [output.name for output in self._session.get_outputs()]
+        self.outputs = tuple(output.name for output in self._session.get_outputs())
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of what it can answer."""
-        return tuple(self._outputs)
-
-    def run(self, event: Mapping[str, npt.NDArray[np.float32]], outputs: Sequence[str] | None = None) -> Values:
+    def run(self, event: Event, outputs: Sequence[str] | None = None) -> Values:
         """The answer for one event, given as a table per input."""
-        names = list(outputs or self._outputs)
+        names = list(outputs or self.outputs)
         return dict(zip(names, self._session.run(names, dict(event)), strict=True))
 
     def events(self, block: EventBlock) -> Iterator[dict[str, npt.NDArray[np.float32]]]:
@@ -82,3 +201,27 @@ def _table(block: EventBlock, kind: str, columns: Sequence[InputColumn]) -> npt.
         if column.name in present:
             table[:, place] = present[column.name]
     return table
+
+
+class OnnxSession:
+    """An exported file as a session. `threads` take whole events, which is faster than sharing one, with the same result."""
+
+    def __init__(self, path: Path, threads: int = 1) -> None:
+        self._runtime = EventRuntime(path)
+        self._workers = ThreadPoolExecutor(threads) if threads > 1 else None
+        self.description = self._runtime.description
+        self.threshold, self.card, self.has_errors = self.description.threshold, self.description.card, False
+        self.kinds, self.detector = self.description.kinds, self.description.detector
+        self._asked = [f"candidate_{name}" for name in ("label", "charge", "momentum", "track", self.kinds[1])]
+
+    def reconstruct(self, block: EventBlock) -> Collection:
+        """The candidates of a block, in the order of their elements."""
+        run = partial(self._runtime.run, outputs=self._asked)
+        apply = map if self._workers is None else self._workers.map
+        answers = list(apply(run, self._runtime.events(block)))
+        rows = [np.column_stack([answer[name] for name in self._asked]).astype(np.float64) for answer in answers]
+        counts = np.array([len(part) for part in rows], np.int64)
+        made = collection(counts, rows or [np.zeros((0, len(ROW)))])
+        if self.kinds[1] == "hit" and len(made):
+            made.columns["cluster"] = clusters_of_hits(block, made)
+        return made

@@ -22,8 +22,7 @@ from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import essential_columns
 from ringflow.event.block import Collection, EventBlock, require_finite
 from ringflow.infer import shipped
-from ringflow.infer.made import ERRORS, ROW, Reconstructor, clusters_of_hits, collection
-from ringflow.infer.onnx_session import OnnxSession
+from ringflow.infer.runtime import ERRORS, ROW, OnnxSession, Reconstructor, clusters_of_hits, collection
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.model import DecodedElements, Model, decode
 from ringflow.models.uncertainty import UncertaintyHead, errors_of, head_for
@@ -88,7 +87,8 @@ def open_session(
         raise UsageError(f"uncertainties ({uncertainty}) are computed by torch; use --engine torch")
     if torch.device(device).type != "cpu":
         raise UsageError(f"the engine onnx computes on the cpu, not on {device}; use --engine torch there")
-    return _open_onnx(path, threads)
+    with as_onnx(path) as exported:
+        return OnnxSession(exported, threads)
 
 
 def choose_engine(model: Path | None, engine: str | None) -> tuple[Path, str]:
@@ -107,18 +107,13 @@ def choose_engine(model: Path | None, engine: str | None) -> tuple[Path, str]:
     return path, engine
 
 
-def _open_onnx(path: Path, threads: int) -> OnnxSession:
-    with as_onnx(path) as exported:
-        return OnnxSession(exported, threads)
-
-
 @contextmanager
 def as_onnx(path: Path) -> Iterator[Path]:
     """A model as an ONNX file: itself, or an export that is there as long as the context."""
     if path.suffix == ".onnx":
         yield path
         return
-    from ringflow.infer.onnx import require_onnx, write_onnx
+    from ringflow.infer.export import require_onnx, write_onnx
 
     require_onnx()
     loaded = load_model(path)

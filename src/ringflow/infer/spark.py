@@ -1,4 +1,4 @@
-"""Reconstruct events that are in a Spark DataFrame.
+"""Reconstruct events that are in a Spark DataFrame, or shards on the executors of Spark.
 
     from ringflow.infer.spark import read_events, reconstruct_frame
 
@@ -13,29 +13,22 @@ the model once, whatever the number of partitions, and computes on one thread.
 
 from __future__ import annotations
 
+import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from ringflow.base.errors import UsageError
-from ringflow.data.read import Dataset, select_columns
-from ringflow.data.write import EVENT_NUMBER
-from ringflow.event.schema import parquet_name
-from ringflow.infer.carried import CarriedModel, carry, worker_session
-from ringflow.infer.frames import (
-    EVENTS_AT_ONCE,
-    candidate_columns,
-    event_columns,
-    plain_schema,
-    reconstruct_tables,
-    require_columns,
-    table_of,
-)
-from ringflow.infer.shards import ShardSource
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.data.read import Dataset
+from ringflow.infer.frames import EVENTS_AT_ONCE, TableReconstruction, shard_tables, source_schema
+from ringflow.infer.remote import Answer, CarriedModel, ShardSource, ShardTask, carry, reconstruct_shard
+from ringflow.launch.frameworks import one_line
+from ringflow.launch.spark_session import await_workers, open_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +46,8 @@ _SQL_TYPES = {
     pa.int64(): "bigint",
     pa.float32(): "float",
 }
+#: What Spark says of a Python process or an executor that is gone.
+_SIGNS_OF_DEATH = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
 
 
 def reconstruct_frame(
@@ -70,15 +65,11 @@ def reconstruct_frame(
     stay, and those of the candidates come after them.
     """
     carried = model if isinstance(model, CarriedModel) else carry(Path(model) if model else None, engine)
-    session = carried.open()
-    columns = event_columns(frame.columns, session.kinds)
-    require_columns(session, columns)
-    wanted = [EVENT_NUMBER, *(parquet_name(kind, name) for kind, present in columns.items() for name in present)]
-    make = partial(_reconstruct, model=carried, events_at_once=events_at_once, beside=beside)
-    made = plain_schema(candidate_columns(session))
+    work = TableReconstruction.of(carried, events_at_once, frame.columns)
+    make = partial(_reconstruct, work=work, beside=beside)
     if not beside:
-        return mapped(frame.select(*wanted), make, _sql_schema(made))
-    new = pa.schema(list(made)[1:])
+        return mapped(frame.select(*work.columns), make, _sql_schema(work.schema))
+    new = pa.schema(list(work.schema)[1:])
     if taken := [name for name in new.names if name in frame.columns]:
         raise UsageError(f"the events have a column {taken[0]!r} already; drop the candidates they have")
     return mapped(frame, make, _with_fields(frame.schema, new))
@@ -96,9 +87,8 @@ def read_events(
     """
     dataset = Dataset(path)
     shards = len(dataset.manifest.shards)
-    columns = select_columns(dataset.columns, list(collections))
     read = partial(_read, source=ShardSource.of(dataset, split), collections=tuple(collections))
-    return mapped(spark.range(0, shards, 1, shards), read, _sql_schema(plain_schema(columns)))
+    return mapped(spark.range(0, shards, 1, shards), read, _sql_schema(source_schema(dataset, collections)))
 
 
 def mapped(frame: DataFrame, make: Callable[[Batches], Batches], schema: StructType | str) -> DataFrame:
@@ -109,28 +99,20 @@ def mapped(frame: DataFrame, make: Callable[[Batches], Batches], schema: StructT
         return frame.mapInArrow(make, schema)
 
 
-def _reconstruct(batches: Batches, model: CarriedModel, events_at_once: int, beside: bool) -> Batches:
+def _reconstruct(batches: Batches, work: TableReconstruction, beside: bool) -> Batches:
     """What an executor does with the events of a partition."""
-    session = worker_session(model)
-    for batch in batches:
-        for start in range(0, batch.num_rows, events_at_once):
-            events = batch.slice(start, events_at_once)
-            for made in reconstruct_tables([events], session, events_at_once):
-                yield from (_joined(events, made) if beside else made).to_batches()
-
-
-def _joined(events: pa.RecordBatch, made: pa.Table) -> pa.Table:
-    names = [*events.schema.names, *made.column_names[1:]]
-    return pa.Table.from_arrays([*events.columns, *made.columns[1:]], names)
+    for events, made in work.run(batches):
+        if beside:
+            names = [*events.schema.names, *made.column_names[1:]]
+            made = pa.Table.from_arrays([*events.columns, *made.columns[1:]], names)
+        yield from made.to_batches()
 
 
 def _read(batches: Batches, source: ShardSource, collections: Sequence[str]) -> Batches:
     """What an executor does with the number of a shard."""
     for batch in batches:
-        for shard in batch.column("id").to_pylist():
-            for block in source.blocks(shard, collections):
-                columns = {name: tuple(part.columns) for name, part in block.collections.items()}
-                yield from table_of(block, columns).to_batches()
+        for table in shard_tables(source, batch.column("id").to_pylist(), collections):
+            yield from table.to_batches()
 
 
 def _sql_schema(schema: pa.Schema) -> str:
@@ -147,3 +129,83 @@ def _with_fields(schema: StructType, new: pa.Schema) -> StructType:
 
     fields: Any = StructType.fromDDL(_sql_schema(new))
     return StructType([*schema.fields, *fields])
+
+
+class SparkCluster:
+    """The workers of a Spark master, or of a session that is open in this process, which then stays open.
+
+    Every shard is a Spark job of its own, so that results can be taken in order while others are made.
+    """
+
+    def __init__(self, master: str | None, workers: int | None, source: ShardSource, model: CarriedModel) -> None:
+        self._session, self._ours = open_spark(master, workers)
+        self._context = self._session.sparkContext
+        self._asked = workers
+        try:
+            await_workers(self._context)
+            self._sent = self._context.broadcast((source, model))
+        except BaseException:
+            self._end()
+            raise
+        self._group = f"ringflow-{uuid.uuid4().hex}"
+        self._threads = ThreadPoolExecutor(256, "ringflow-spark")
+
+    @property
+    def workers(self) -> int:
+        """Tasks that Spark runs at a time; it grows while workers come."""
+        return self._asked or int(self._context.defaultParallelism)
+
+    @property
+    def at_once(self) -> int:
+        """Twice as many: a job takes a tenth of a second to start, and nobody shall wait for it."""
+        return 2 * self.workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if not self._stopped():
+            if self._ours:
+                self._context.setLogLevel("OFF")  # jobs that end with it complain on many lines
+            self._context.cancelJobGroup(self._group)
+        self._end()
+
+    def submit(self, task: ShardTask) -> Future[Answer]:
+        """Start a job."""
+        return self._threads.submit(self._run, task)
+
+    def explain(self, error: Exception) -> FailureError:
+        """What went wrong, in one line."""
+        text = str(error)
+        if "No module named 'ringflow'" in text:
+            return FailureError(
+                "the workers' Python has no ringflow; install it there, or set PYSPARK_PYTHON to one that has"
+            )
+        if any(sign in text for sign in _SIGNS_OF_DEATH):
+            return FailureError(
+                "workers died again and again, perhaps for want of memory; use fewer --workers and run the same command "
+                "again: it goes on where it stopped"
+            )
+        if self._stopped():
+            return FailureError("Spark was stopped meanwhile; run the same command again: it goes on where it stopped")
+        return FailureError(f"Spark failed ({one_line(text)}); run the same command again: it goes on where it stopped")
+
+    def _run(self, task: ShardTask) -> Answer:
+        self._context.setJobGroup(self._group, "ringflow reconstruct", interruptOnCancel=True)
+        [answer] = self._context.runJob(self._context.parallelize([task], 1), partial(_work, self._sent))
+        made: Answer = answer
+        return made
+
+    def _stopped(self) -> bool:
+        return self._context._jsc is None or bool(self._context._jsc.sc().isStopped())
+
+    def _end(self) -> None:
+        if self._ours:
+            self._session.stop()
+
+
+def _work(sent: Any, tasks: Iterable[ShardTask]) -> list[Answer]:
+    """What an executor does."""
+    source, model = sent.value
+    return [reconstruct_shard(source, model, task) for task in tasks]

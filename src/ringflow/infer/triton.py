@@ -18,8 +18,7 @@ from typing import Any
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.infer.description import Description
-from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.runtime import Description, EventRuntime
 from ringflow.launch.frameworks import framework
 
 DEFAULT_NAME = "ringflow"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ringflow.base.errors import InputFileError
-from ringflow.infer.description import Description
+from ringflow.infer.runtime import Description
 
 _MODEL_KEY = "ringflow_model"
 

@@ -15,11 +15,8 @@ from ringflow.base.log import say
 from ringflow.base.rundir import require_suffix, write_atomic, write_errors
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.infer.check import Comparison, compare
-from ringflow.infer.description import Description
-from ringflow.infer.onnx import describe, require_onnx, write_onnx
-from ringflow.infer.quantize import write_int8
-from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.export import Comparison, compare, describe, require_onnx, write_int8, write_onnx
+from ringflow.infer.runtime import Description, EventRuntime
 from ringflow.infer.shipped import model_file
 from ringflow.infer.triton import DEFAULT_NAME, require_place, write_repository
 from ringflow.models.file import LoadedModel, load_model

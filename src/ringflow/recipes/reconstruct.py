@@ -22,12 +22,19 @@ from ringflow.data.candidates import write_candidate_file
 from ringflow.data.manifest import ROOT_SUFFIX
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.infer.carried import CarriedModel, carry
-from ringflow.infer.engine import after, keep, made_of
-from ringflow.infer.made import Reconstructor
-from ringflow.infer.parts import Parts
-from ringflow.infer.remote import HERE, PLACES, Place, open_cluster, reconstruct_on
-from ringflow.infer.shards import ShardSource, shard_tasks
+from ringflow.infer.reconstruct import Parts, after, made_of
+from ringflow.infer.remote import (
+    HERE,
+    PLACES,
+    CarriedModel,
+    Place,
+    ShardSource,
+    carry,
+    open_cluster,
+    reconstruct_on,
+    shard_tasks,
+)
+from ringflow.infer.runtime import Reconstructor
 from ringflow.infer.shipped import model_file
 from ringflow.recipes.inputs import EventInput, open_input
 
@@ -81,7 +88,7 @@ def reconstruct(
             say(f"going on after {parts.num_events} events that are done")
         with progress(given.num_events, "reconstructing") as advance:
             begun = time.perf_counter()
-            new = keep(parts, made.after(parts.num_events), record, advance)
+            new = parts.keep(made.after(parts.num_events), record, advance)
             seconds = time.perf_counter() - begun
     candidates = _finish(out, parts, given, record)
     return {

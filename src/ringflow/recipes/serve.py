@@ -15,8 +15,7 @@ from ringflow.launch.frameworks import framework
 if TYPE_CHECKING:
     import torch
 
-    from ringflow.infer.description import Description
-    from ringflow.infer.made import Reconstructor
+    from ringflow.infer.runtime import Description, Reconstructor
     from ringflow.infer.serve.served import ServedModel
 
 _PACKAGES = ("httptools", "prometheus_client", "starlette", "uvicorn")
@@ -101,8 +100,8 @@ def _engine(path: Path, place: torch.device) -> str:
 
 
 def _description(session: Reconstructor) -> Description:
-    from ringflow.infer.onnx import describe
-    from ringflow.infer.onnx_session import OnnxSession
+    from ringflow.infer.export import describe
+    from ringflow.infer.runtime import OnnxSession
     from ringflow.infer.session import Session
     from ringflow.models.file import LoadedModel
 

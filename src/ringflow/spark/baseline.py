@@ -130,7 +130,7 @@ def _fitted(master: str | None, workers: int | None) -> Iterator[Any]:
 
 
 def _write_candidates(dataset: Dataset, path: Path, perceptron: Any, provenance: dict[str, Any]) -> Path:
-    from ringflow.infer.engine import made_of
+    from ringflow.infer.reconstruct import made_of
 
     blocks = made_of(perceptron, dataset.events(_SPLIT, list(perceptron.kinds)))
     write_candidates(path, dataset, blocks, reconstruction=NAME, provenance=provenance)

@@ -21,7 +21,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
 from ringflow.base.errors import InputFileError
-from ringflow.infer.carried import CarriedModel, carry
+from ringflow.infer.remote import CarriedModel, carry
 from ringflow.infer.shipped import model_file
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import feature_names
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PARTICLE_CLASSES
-from ringflow.infer.made import collection
-from ringflow.infer.shards import ShardSource, ShardTask, shard_tasks
+from ringflow.infer.remote import ShardSource, ShardTask, shard_tasks
+from ringflow.infer.runtime import collection
 from ringflow.infer.spark import mapped
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import UsageError
 from ringflow.bench import infer as timing
-from ringflow.infer.onnx import describe
+from ringflow.infer.export import describe
 from ringflow.models.file import save_model
 
 COLUMNS = ["engine", "num_elements", "events_per_second", "cpu_ms_per_event", "peak_mb"]
@@ -39,7 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, small_onnx: Callable[..., Path]) -> I
     monkeypatch.setattr(timing, "_simulate", lambda folder, events: write_fake_dataset(folder, events))
     monkeypatch.setattr(timing, "_measured_apart", timing.measure)
     monkeypatch.setattr(timing, "keep_freed_memory", lambda: None)  # it would stay so for the tests that follow
-    monkeypatch.setattr("ringflow.infer.onnx.write_onnx", copied)
+    monkeypatch.setattr("ringflow.infer.export.write_onnx", copied)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

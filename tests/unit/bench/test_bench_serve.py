@@ -13,7 +13,7 @@ import pytest
 
 from fixtures.fake_events import fake_block
 from ringflow.bench import load, serve
-from ringflow.infer.onnx import describe
+from ringflow.infer.export import describe
 from ringflow.infer.runtime import event_values
 from ringflow.infer.serve.served import ServedModel
 from ringflow.infer.session import Session

@@ -75,7 +75,9 @@ def test_what_is_wrong_is_named():
 
 def test_candidates_of_tables(small_model: Callable[..., Any]):
     session = Session(small_model())
-    made = pa.concat_tables(list(reconstruct_tables([table(30), table(5)], session, events_at_once=8)))
+    pairs = list(reconstruct_tables([table(30), table(5)], session, events_at_once=8))
+    made = pa.concat_tables([candidates for _, candidates in pairs])
+    assert [events.num_rows for events, _ in pairs] == [8, 8, 8, 6, 5]
     assert made["event_number"].to_pylist() == [*range(30), *range(5)]
     pieces = [elements(30).take(0, 8), elements(30).take(8, 16), elements(30).take(16, 24), elements(30).take(24, 30)]
     wanted = [session.reconstruct(piece) for piece in [*pieces, elements(5)]]
@@ -88,7 +90,7 @@ def test_candidates_of_tables(small_model: Callable[..., Any]):
 
 
 def test_a_missing_column_is_told_before_any_event(small_model: Callable[..., Any], small_onnx: Callable[..., Path]):
-    from ringflow.infer.onnx_session import OnnxSession
+    from ringflow.infer.runtime import OnnxSession
 
     columns = columns_of(elements())
     for session in (Session(small_model()), OnnxSession(small_onnx())):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ringflow.infer.mixers import FusedAttentionMixer, OneEventGraphMixer, for_one_event
+from ringflow.infer.export import FusedAttentionMixer, OneEventGraphMixer, for_one_event
 from ringflow.models.attention import AttentionMixer, Layout
 from ringflow.models.graph import GraphMixer
 from ringflow.models.settings import ModelSettings

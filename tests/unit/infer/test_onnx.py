@@ -15,10 +15,8 @@ from ringflow import __version__
 from ringflow.elements.features import FEATURES
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.particles import PARTICLE_CLASSES
-from ringflow.infer import check
-from ringflow.infer.check import compare
-from ringflow.infer.graph import EventGraph, input_columns, output_names
-from ringflow.infer.onnx import describe, weights_hash, write_onnx
+from ringflow.infer import export as check
+from ringflow.infer.export import EventGraph, compare, describe, input_columns, output_names, weights_hash, write_onnx
 from ringflow.infer.runtime import EventRuntime
 
 BACKBONES = ("attention", "kernel", "graph", "mlp")

@@ -13,7 +13,7 @@ from fixtures.fake_events import fake_block
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.infer import shipped
-from ringflow.infer.onnx_session import OnnxSession
+from ringflow.infer.runtime import OnnxSession
 from ringflow.infer.session import Session, open_session
 from ringflow.models.file import save_model
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ringflow.infer.operators import TRANSLATIONS
+from ringflow.infer.export import TRANSLATIONS
 
 
 class Angles(torch.nn.Module):

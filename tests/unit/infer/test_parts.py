@@ -11,8 +11,8 @@ import pytest
 from fixtures.fake_events import fake_block, same
 from ringflow.base.errors import UsageError
 from ringflow.event.block import Collection, EventBlock, cast
-from ringflow.infer import engine
-from ringflow.infer.parts import Parts
+from ringflow.infer import reconstruct as engine
+from ringflow.infer.reconstruct import Parts
 
 RECORD = {"manifest_sha256": "", "sample": "fake", "detector": "fake", "reconstruction": "model", "provenance": {}}
 
@@ -51,7 +51,7 @@ def work(out: Path, session: EchoSession, request: str = "a") -> tuple[Parts, in
 
 def go_on(parts: Parts, session: EchoSession) -> int:
     made = engine.made_of(session, engine.after(source(), parts.num_events))
-    return engine.keep(parts, made, RECORD, lambda steps: None)
+    return parts.keep(made, RECORD, lambda steps: None)
 
 
 @pytest.fixture(autouse=True)

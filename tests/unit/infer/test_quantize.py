@@ -12,8 +12,7 @@ import pytest
 from fixtures.fake_events import fake_block
 from ringflow.base.errors import DatasetError
 from ringflow.event.block import Collection, EventBlock
-from ringflow.infer.check import compare
-from ringflow.infer.quantize import write_int8
+from ringflow.infer.export import compare, write_int8
 from ringflow.infer.runtime import EventRuntime
 
 

@@ -16,11 +16,9 @@ from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.data.candidates import CandidateFile
 from ringflow.event.block import EventBlock
-from ringflow.infer import engine
-from ringflow.infer.carried import CarriedModel
-from ringflow.infer.made import ERRORS
-from ringflow.infer.remote import Place, reconstruct_on
-from ringflow.infer.shards import Answer, ShardSource, ShardTask, reconstruct_shard
+from ringflow.infer import reconstruct as engine
+from ringflow.infer.remote import Answer, CarriedModel, Place, ShardSource, ShardTask, reconstruct_on, reconstruct_shard
+from ringflow.infer.runtime import ERRORS
 from ringflow.launch.frameworks import framework, split_address
 from ringflow.models.file import save_model
 from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty

@@ -13,9 +13,8 @@ from fixtures.foreign_onnx import foreign_file
 from ringflow.base.errors import DatasetError, FailureError, InputFileError
 from ringflow.elements.batch import from_block
 from ringflow.event.block import Collection, EventBlock
-from ringflow.infer.description import Description
-from ringflow.infer.onnx import require_onnx
-from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.export import require_onnx
+from ringflow.infer.runtime import Description, EventRuntime
 
 
 def test_no_file(tmp_path: Path):

@@ -12,9 +12,18 @@ import pytest
 from fixtures.fake_events import same, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.read import Dataset
-from ringflow.infer import carried, engine
-from ringflow.infer.carried import CarriedModel, carry, worker_session
-from ringflow.infer.shards import Answer, ShardSource, ShardTask, reconstruct_shard, shard_tasks
+from ringflow.infer import reconstruct as engine
+from ringflow.infer import remote as carried
+from ringflow.infer.remote import (
+    Answer,
+    CarriedModel,
+    ShardSource,
+    ShardTask,
+    carry,
+    reconstruct_shard,
+    shard_tasks,
+    worker_session,
+)
 from ringflow.models.file import save_model
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.infer import triton
-from ringflow.infer.description import Description
-from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.runtime import Description, EventRuntime
 from ringflow.infer.triton import require_place, write_repository
 
 

@@ -19,7 +19,7 @@ from ringflow.data.edm4hep import Edm4hepFile, load_profile
 from ringflow.data.production import produce
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.infer.onnx import describe
+from ringflow.infer.export import describe
 from ringflow.models.file import save_model
 from ringflow.recipes import export
 

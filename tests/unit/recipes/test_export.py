@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from fixtures.fake_events import write_fake_dataset
-from ringflow.infer import check, shipped
-from ringflow.infer.onnx import describe
+from ringflow.infer import export as check
+from ringflow.infer import shipped
+from ringflow.infer.export import describe
 from ringflow.infer.runtime import EventRuntime
 from ringflow.models.file import save_model
 from ringflow.recipes import export as recipe

@@ -19,7 +19,8 @@ from ringflow.data.candidates import CandidateFile, read_candidates
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset, to_awkward
-from ringflow.infer import engine, shipped
+from ringflow.infer import reconstruct as engine
+from ringflow.infer import shipped
 from ringflow.infer.session import open_session
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import save_model
@@ -100,7 +101,7 @@ def test_some_events(dataset: Path, weights: Path, tmp_path: Path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from ringflow.infer import engine, session
+from ringflow.infer import reconstruct as engine, session
 from ringflow.recipes.reconstruct import reconstruct
 engine.EVENTS_PER_PART = 8
 made, whole = [], session.Session.reconstruct

@@ -19,7 +19,7 @@ from ringflow.data.candidates import CandidateFile, read_candidates, write_candi
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import from_block
 from ringflow.event.block import EventBlock
-from ringflow.infer.made import ERRORS
+from ringflow.infer.runtime import ERRORS
 from ringflow.infer.session import Session, open_session
 from ringflow.models.file import LoadedModel, save_model
 from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty

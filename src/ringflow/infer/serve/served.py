@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.event.block import Collection, EventBlock
-from ringflow.infer.description import Description, InputColumn
-from ringflow.infer.made import Reconstructor
+from ringflow.infer.runtime import Description, InputColumn, Reconstructor
 from ringflow.infer.serve.protocol import VERSION, RequestError, TensorSpec, Values
 
 #: No detector measures more, in whatever unit; up to here nothing inside a network overflows, so that an event cannot

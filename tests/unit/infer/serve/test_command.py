@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ringflow.infer.onnx_session import OnnxSession
+from ringflow.infer.runtime import OnnxSession
 from ringflow.infer.serve.server import address, bind
 from ringflow.infer.session import Session
 from ringflow.models.file import save_model

@@ -11,8 +11,7 @@ import pytest
 
 from fixtures.fake_events import fake_block
 from fixtures.serving import Event, events_of, same_answer, served_by_torch
-from ringflow.infer.onnx_session import OnnxSession
-from ringflow.infer.runtime import EventRuntime
+from ringflow.infer.runtime import EventRuntime, OnnxSession
 from ringflow.infer.serve.protocol import RequestError
 from ringflow.infer.serve.served import ServedModel
 

@@ -1,0 +1,86 @@
+"""Events in, candidates out, block by block: memory does not grow with the number of events.
+
+Candidates wait in a folder beside their file, in parts, from which interrupted work goes on. A part holds whole blocks, so that
+work that was interrupted computes the same blocks, and so the same numbers, as work that was not. Only a part that is complete
+has its name; what is killed while it writes loses that part and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ringflow.base.log import Advance, say
+from ringflow.base.rundir import prepare, write_atomic
+from ringflow.data.candidates import CandidateFile, write_candidate_file
+from ringflow.event.block import EventBlock
+from ringflow.infer.runtime import Reconstructor
+
+#: Events after which a part is complete: what a killed process has to do again.
+EVENTS_PER_PART = 500
+_REQUEST_FILE = "request.json"
+
+
+def made_of(session: Reconstructor, blocks: Iterable[EventBlock]) -> Iterator[EventBlock]:
+    """The candidates of blocks."""
+    for block in blocks:
+        yield EventBlock(block.event_number, {"candidate": session.reconstruct(block)})
+
+
+def after(blocks: Iterable[EventBlock], done: int) -> Iterator[EventBlock]:
+    """The blocks that follow the first `done` events."""
+    for block in blocks:
+        if done:
+            done -= len(block)
+            assert done >= 0, "parts hold whole blocks"
+        else:
+            yield block
+
+
+class Parts:
+    """The parts of an output, with `num_events` events. Parts of another request than `request` are dropped."""
+
+    def __init__(self, out: Path, request: Mapping[str, Any]) -> None:
+        self._folder = out.with_name(f"{out.name}.parts")
+        wanted = json.dumps(dict(request), indent=1, sort_keys=True, default=str) + "\n"
+        asked_before = self._folder / _REQUEST_FILE
+        other = asked_before.is_file() and asked_before.read_text(encoding="utf-8") != wanted
+        if other:
+            say(f"{self._folder} is of another request: starting anew")
+        prepare(self._folder, marks=(_REQUEST_FILE,), overwrite=other)
+        write_atomic(asked_before, wanted)
+        # Names and counts only: there may be more parts than files that can be open.
+        self._files = sorted(self._folder.glob("part-*.parquet"))
+        self.num_events = sum(len(CandidateFile(path)) for path in self._files)
+
+    def keep(self, made: Iterable[EventBlock], record: Mapping[str, Any], advance: Advance) -> int:
+        """Put blocks of candidates behind those that are there; how many events were new."""
+        before = self.num_events
+        waiting: list[EventBlock] = []
+        advance(before)
+        for block in made:
+            waiting.append(block)
+            if sum(map(len, waiting)) >= EVENTS_PER_PART:
+                self._append(waiting, record)
+                waiting = []
+            advance(len(block))
+        if waiting:
+            self._append(waiting, record)
+        return self.num_events - before
+
+    def _append(self, blocks: Sequence[EventBlock], record: Mapping[str, Any]) -> None:
+        path = self._folder / f"part-{len(self._files):06d}.parquet"
+        self.num_events += write_candidate_file(path, record, blocks)
+        self._files.append(path)
+
+    def blocks(self) -> Iterator[EventBlock]:
+        """Everything so far, in order."""
+        for path in self._files:
+            yield from CandidateFile(path).blocks()
+
+    def remove(self) -> None:
+        """Drop the parts, when the output is there."""
+        shutil.rmtree(self._folder)
