@@ -354,6 +354,7 @@ def test_the_module_runs_as_a_program() -> None:
         (["train", "clic_tiny", "--batch-size", "3", "--out", "x"], "write compute.batch_elements=ELEMENTS"),
         (["train", "clic_tiny", "--data", "data/x", "--out", "x"], "write data=data/x"),
         (["train", "clic_tiny", "--out", "x", "--device", "cuda"], "write compute.device=cuda"),
+        (["train", "clic_tiny", "--out", "x", "--device", "gpu"], "write compute.device=cuda"),
         (["train", "clic_tiny", "--profile", "--out", "x"], "write profile=VALUE"),
         (["train", "clic_tiny", "--gpus", "2", "--out", "x"], "write ringflow launch local --workers N -- train"),
         (["tune", "clic_tiny", "--weigth-decay", "2", "--space", "x"], "write optimizer.weight_decay=2"),

@@ -123,6 +123,7 @@ def _no_such_option(error: UnknownOptionError) -> str:
             words = [*(error.root_input_tokens or ()), "VALUE", "VALUE"]
             after = words[words.index(option) + 1] if option in words else "VALUE"
             value = value or ("VALUE" if after.startswith("-") else after)
+            value = "cuda" if value == "gpu" else value  # what torch calls one
             return f"{told}; write {meant if '=' in meant or ' ' in meant else f'{meant}={value}'}"
         lists += ", `ringflow config` the settings"
     return f"{told}; " + (f"did you mean {similar[0]}? {lists}" if similar else lists)
