@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,12 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ringflow.base.output import finite_or_null
-from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw, render
+from ringflow.evaluate import page
+from ringflow.evaluate.page import Picture
 from ringflow.evaluate.plots.style import Look, legend, legend_height, panels, styled
 
-PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "prediction.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "scaling.html.j2"
 
 Row = Mapping[str, Any]
@@ -56,30 +53,26 @@ _LOSSES = {
 
 def write_page(result: Mapping[str, Any], out: Path) -> Path:
     """Write the page, the figures and the numbers into a folder; the path of the page."""
-    prepare(out, marks=(PAGE_FILE, RESULT_FILE))
-    prepare(out / FIGURES_FOLDER, marks=("throughput.png",))
     ways = by_algorithm(result["rows"])
     own = ways[result["algorithm"]]
     worst = max(_LOSSES, key=lambda name: float(own[-1][name]))
-    shown = draw(_pictures(result), out / FIGURES_FOLDER)
-    write_atomic(out / RESULT_FILE, json.dumps(finite_or_null(result), indent=1) + "\n")
-    page = render(
+    return page.write_page(
+        out,
         _TEMPLATE,
-        result=result,
+        _pictures(result),
+        result,
+        "prediction.json",
         hardware=result["settings"]["hardware"],
         own=own,
         last=own[-1],
         others=[rows[-1] for rows in ways.values()],
         looks=LOOKS,
         parts=PARTS,
-        pictures=shown,
         weak=result["settings"]["work"]["global_batch"] == "grows",
         lost=_LOSSES[worst] if own[-1][worst] > 0.0 else "",
         finite=math.isfinite,
         in_words=in_words,
     )
-    write_atomic(out / PAGE_FILE, page)
-    return out / PAGE_FILE
 
 
 def in_words(number: float) -> str:

@@ -1,53 +1,40 @@
-"""HTML pages: rendered from a template, with their figures inside, so that a page needs nothing else."""
+"""A page with figures: drawn into files, and into the page itself, which then needs nothing else."""
 
 from __future__ import annotations
 
-import base64
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
-import jinja2
+from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ringflow.base.output import finite_or_null
+from ringflow.base.page import PAGE_FILE, Shown, inline, render
+from ringflow.base.rundir import prepare, write_atomic
+from ringflow.evaluate.plots.style import save_figure
+
+FIGURES_FOLDER = "figures"
 
 #: Title, caption and drawing of a figure.
-Picture = tuple[str, str, "Callable[[], Figure]"]
-
-_SHARED = Path(__file__).parent / "templates"
+Picture = tuple[str, str, Callable[[], Figure]]
 
 
-class Shown(NamedTuple):
-    """A figure in a page."""
-
-    title: str
-    caption: str
-    source: str  # data: address
-
-
-def draw(pictures: Mapping[str, Picture], folder: Path) -> list[Shown]:
-    """Draw figures into a folder, each under its name; the same as a page holds them."""
-    from ringflow.evaluate.plots.style import save_figure
-
-    return [
+def write_page(
+    out: Path,
+    template: Path,
+    pictures: Mapping[str, Picture],
+    result: Mapping[str, Any],
+    result_file: str,
+    **values: object,
+) -> Path:
+    """Write a page, its figures by name and the numbers behind it as JSON into a folder; the path of the page."""
+    prepare(out, marks=(PAGE_FILE, result_file))
+    folder = prepare(out / FIGURES_FOLDER, marks=(f"{next(iter(pictures))}.png",))
+    shown = [
         Shown(title, caption, inline(save_figure(drawing(), folder / name)))
         for name, (title, caption, drawing) in pictures.items()
     ]
-
-
-def inline(png: bytes) -> str:
-    """A picture as an address that holds it."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
-
-
-def render(template: Path, **values: object) -> str:
-    """The page; the template may include those beside it and those that all pages share. A missing value is an error."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([template.parent, _SHARED]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template.name).render(**values)
+    write_atomic(out / result_file, json.dumps(finite_or_null(result), indent=1) + "\n")
+    write_atomic(out / PAGE_FILE, render(template, result=result, pictures=shown, **values))
+    return out / PAGE_FILE

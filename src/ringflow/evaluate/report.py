@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringflow.base.errors import UsageError
+from ringflow.base.page import PAGE_FILE, inline, render
 from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.evaluate.page import inline, render
 from ringflow.evaluate.plots.figures import event_display
 from ringflow.evaluate.plots.gallery import Book, Picture, alt_text, pictures
 from ringflow.evaluate.plots.style import display_name, file_name, looks, save_figure
@@ -22,7 +22,6 @@ from ringflow.evaluate.sheet import save_histogram
 from ringflow.evaluate.tables import HEADLINES, Row, class_rows, jet_bin_rows, mass_rows, metric_rows, verdict
 from ringflow.event.block import Collection, EventBlock
 
-REPORT_FILE = "index.html"
 FIGURES_FOLDER = "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 #: Figures that are seen without opening anything, in order of preference; three of them.
@@ -97,7 +96,7 @@ def write_report(
             folder.mkdir(parents=True, exist_ok=True)
         display = (events or {}).get(name)
         sections.append(_section(f"sample-{number}", name, sample, histograms.get(name, {}), folder, display))
-    page = out / REPORT_FILE
+    page = out / PAGE_FILE
     write_atomic(page, _render(results, sections))
     return page
 

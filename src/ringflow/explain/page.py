@@ -7,37 +7,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw, render
+from ringflow.evaluate import page
+from ringflow.evaluate.page import Picture
 from ringflow.explain import plots
 
-PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "explanations.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "explain.html.j2"
 
 
 def write_page(result: Mapping[str, Any], out: Path) -> Path:
     """Write the page, the figures and the numbers into a folder; the path of the page."""
-    prepare(out, marks=(PAGE_FILE, RESULT_FILE))
-    prepare(out / FIGURES_FOLDER, marks=("shares.png",))
-    shown = draw(_pictures(result), out / FIGURES_FOLDER)
-    write_atomic(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
     judged = [row for row in result["deletion"] if row["judged"]]
-    page = render(
+    return page.write_page(
+        out,
         _TEMPLATE,
-        result=result,
-        pictures=shown,
+        _pictures(result),
+        result,
+        "explanations.json",
         judged=judged,
         others=[row for row in result["deletion"] if not row["judged"]],
         passed=sum(row["ok"] for row in judged),
         single=result["single"][0] if "candidates" in result["single"][0] else None,
     )
-    write_atomic(out / PAGE_FILE, page)
-    return out / PAGE_FILE
 
 
 def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:

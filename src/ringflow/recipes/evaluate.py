@@ -20,6 +20,7 @@ from typing import Any
 from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.base.log import progress, say, table
 from ringflow.base.output import print_json
+from ringflow.base.page import PAGE_FILE
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.data.candidates import CandidateFile
@@ -122,9 +123,7 @@ def report_page(out: Path | None) -> Path | None:
     """Where the report is."""
     if out is None:
         return None
-    from ringflow.evaluate.report import REPORT_FILE
-
-    return out / REPORT_FILE
+    return out / PAGE_FILE
 
 
 def _cell(figure: Mapping[str, float | None] | None) -> str:

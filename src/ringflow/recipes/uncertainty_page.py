@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw, render
+from ringflow.evaluate import page
+from ringflow.evaluate.page import Picture
 from ringflow.evaluate.plots.style import file_name
 from ringflow.recipes import uncertainty_plots as plots
 from ringflow.recipes.uncertainty import CRITERIA, TOO_FEW
 
-PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "uncertainty.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "uncertainty.html.j2"
 
 
 def write_page(result: Mapping[str, Any], out: Path) -> Path:
     """Write the page, the figures and the numbers into a folder; the path of the page."""
-    prepare(out, marks=(PAGE_FILE, RESULT_FILE))
-    prepare(out / FIGURES_FOLDER, marks=("coverage.png",))
-    shown = draw(_pictures(result), out / FIGURES_FOLDER)
-    write_atomic(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
-    write_atomic(out / PAGE_FILE, render(_TEMPLATE, result=result, pictures=shown))
-    return out / PAGE_FILE
+    return page.write_page(out, _TEMPLATE, _pictures(result), result, "uncertainty.json")
 
 
 def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from ringflow.base.page import Shown, inline, render
 from ringflow.base.rundir import write_atomic
 from ringflow.base.words import size_in_words
-from ringflow.evaluate.page import render
 from ringflow.evaluate.plots.style import png
 from ringflow.train.profile.folder import STEPS_FILE, SUMMARY_FILE
 from ringflow.train.profile.plots import COLORS, lateness, phase_bars, phase_history, step_histogram
@@ -21,14 +20,6 @@ from ringflow.train.profile.table import KINDS, StepTable, read_table
 
 PAGE_FILE = "report.html"
 _TEMPLATE = Path(__file__).parents[1] / "templates" / "profile.html.j2"
-
-
-class Image(NamedTuple):
-    """A figure in the page."""
-
-    title: str
-    caption: str
-    source: str  # data: address
 
 
 class _Drawing(NamedTuple):
@@ -63,22 +54,21 @@ def write_profile_report(folder: Path) -> Path:
     return page
 
 
-def _render(summary: Mapping[str, Any], images: list[Image]) -> str:
+def _render(summary: Mapping[str, Any], images: list[Shown]) -> str:
     return render(
         _TEMPLATE,
         summary=summary,
         headline=headline(summary),
         sentences=sentences(summary),
         kinds=KINDS,
-        colors=COLORS,
+        look_colors=[COLORS[kind] for kind in KINDS],
         images=images,
         size=size_in_words,
     )
 
 
-def _image(drawing: _Drawing, table: StepTable) -> Image:
-    content = base64.b64encode(png(drawing.draw(table))).decode("ascii")
-    return Image(drawing.title, drawing.caption, f"data:image/png;base64,{content}")
+def _image(drawing: _Drawing, table: StepTable) -> Shown:
+    return Shown(drawing.title, drawing.caption, inline(png(drawing.draw(table))))
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
@@ -21,14 +20,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from ringflow.base.output import finite_or_null
-from ringflow.base.rundir import prepare, write_atomic
-from ringflow.evaluate.page import Picture, draw, render
+from ringflow.evaluate import page
+from ringflow.evaluate.page import Picture
 from ringflow.evaluate.plots.style import Look, legend, legend_height, panels, styled
 from ringflow.tune.replay.campaign import headline
 from ringflow.tune.replay.engine import ReplayResult, Segment
 
-PAGE_FILE, RESULT_FILE, FIGURES_FOLDER = "index.html", "replay.json", "figures"
 _TEMPLATE = Path(__file__).parent / "templates" / "replay.html.j2"
 #: Rows of devices that can be told apart in a figure, and schedulers that fit into it.
 _MOST_DRAWN, _MOST_PANELS = 256, 4
@@ -66,20 +63,18 @@ _ABOVE: dict[str, Any] = {
 
 def write_page(result: Mapping[str, Any], results: Mapping[tuple[str, int], ReplayResult], out: Path) -> Path:
     """Write page, figures and numbers into a folder; the path of the page. `results` are those of one order of the trials."""
-    prepare(out, marks=(PAGE_FILE, RESULT_FILE))
-    prepare(out / FIGURES_FOLDER, marks=("makespan.png",))
-    shown = draw(_pictures(result, results), out / FIGURES_FOLDER)
-    write_atomic(out / RESULT_FILE, json.dumps(finite_or_null(result), indent=1) + "\n")
     decides: dict[tuple[str, int, float], dict[float, tuple[float, float]]] = {}
     for row in result["sensitivity"]:
         key = (row["scheduler"], row["trials_per_device"], row["penalty"])
         decides.setdefault(key, {})[row["hours"]] = (row["makespan"], row["equal_quality"])
-    page = render(
+    return page.write_page(
+        out,
         _TEMPLATE,
-        result=result,
+        _pictures(result, results),
+        result,
+        "replay.json",
         title=_title(result),
         looks=LOOKS,
-        pictures=shown,
         hours=sorted({row["hours"] for row in result["sensitivity"]}),
         decides=[
             {"scheduler": name, "trials_per_device": count, "penalty": penalty, "by_hours": by_hours}
@@ -88,8 +83,6 @@ def write_page(result: Mapping[str, Any], results: Mapping[tuple[str, int], Repl
         superlinear=[row for row in result["scaling"] if row["over_linear"] > 1.005],
         finite=math.isfinite,
     )
-    write_atomic(out / PAGE_FILE, page)
-    return out / PAGE_FILE
 
 
 def _title(result: Mapping[str, Any]) -> str:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from ringflow.base import page as pages
 from ringflow.base.errors import FailureError, RingflowError
+from ringflow.base.page import PAGE_FILE
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.base.words import time_in_words
-from ringflow.evaluate import page as pages
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.pareto import front_of
 from ringflow.tune.record import TrialRecord
@@ -29,7 +30,7 @@ from ringflow.tune.report.chart import number, words
 from ringflow.tune.report.data import STATES, StudyView
 from ringflow.tune.report.importance import FEWEST, find_importances
 
-REPORT_FOLDER, PAGE_FILE = "report", "index.html"
+REPORT_FOLDER = "report"
 #: Trials in the table of the page as it is written, and in a page of it when it is sorted.
 TABLE_ROWS = 200
 _OWN = Path(__file__).parent / "templates"
