@@ -158,7 +158,7 @@ def main() -> None:
     versions = {name: package_version(name) for name in ("pyspark", "ray", "onnxruntime")}
     settings = {"engine": options.engine, "workers": options.workers, "rounds": options.rounds, "load_before": load}
     record = {"benchmark": "distributed_inference", "rows": rows, **settings, **versions, **hardware("cpu")}
-    print(write_record(record, options.out, f"distributed_inference_{options.engine}"))
+    print(write_record(record, options.out / f"distributed_inference_{options.engine}.json"))
 
 
 if __name__ == "__main__":

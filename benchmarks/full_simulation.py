@@ -78,7 +78,7 @@ def main() -> None:
         rows.append({"name": name, "published": published, "expected": expected, "measured": measured})
         print(f"| {name} | {published:.3g} | {expected:.3g} | {measured:.3g} | {measured / expected - 1.0:+.0%} |")
     record = {"benchmark": "full_simulation", "events": len(dataset), "rows": rows, **hardware("cpu")}
-    print(write_record(record, options.out, "full_simulation_ttbar"))
+    print(write_record(record, options.out / "full_simulation_ttbar.json"))
 
 
 if __name__ == "__main__":

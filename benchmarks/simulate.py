@@ -56,7 +56,7 @@ def main() -> None:
     else:
         result = run(options.events, 1, options.detector, options.device)
     print(json.dumps(result, indent=2))
-    print(write_record(result, options.out, f"simulate_{options.detector}_{options.device}"))
+    print(write_record(result, options.out / f"simulate_{options.detector}_{options.device}.json"))
 
 
 if __name__ == "__main__":

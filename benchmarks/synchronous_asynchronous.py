@@ -184,7 +184,7 @@ def main() -> None:
         "mpich": package_version("mpich"),
         **hardware("cpu"),
     }
-    say(str(write_record(record, options.out, "sync_async_cpu")))
+    say(str(write_record(record, options.out / "sync_async_cpu.json")))
     if options.json:
         print(json.dumps(record, indent=1))
 

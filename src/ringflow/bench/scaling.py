@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from ringflow.base.config import override, write
 from ringflow.base.errors import FailureError, RingflowError, UsageError
-from ringflow.base.log import say, speaks, table
+from ringflow.base.log import say, table
 from ringflow.base.output import show_summary
-from ringflow.base.rundir import write_atomic, write_errors
+from ringflow.base.rundir import write_errors
 from ringflow.bench.record import hardware
 from ringflow.bench.scaling_start import ENGINES, Place, launch
 from ringflow.train.settings import TrainSettings
@@ -97,12 +97,6 @@ def run_here(settings: TrainSettings, plan: Plan, *, apart: bool) -> dict[str, A
 
     plan = plan.checked(settings)
     return measure(Workload(settings, plan.num_elements, plan.seconds, plan.place.threads, apart))
-
-
-def keep(result: Mapping[str, Any], path: Path | None) -> None:
-    """Write a result into a file; of several processes the first does."""
-    if path is not None and speaks():
-        write_atomic(path, json.dumps(result, indent=1, sort_keys=True) + "\n")
 
 
 def show(result: Mapping[str, Any], *, as_json: bool) -> None:

@@ -193,7 +193,9 @@ def bench_scaling(
     """
     if "=" in preset:  # no preset: an override comes first
         overrides, preset = (preset, *overrides), "clic_small"
+    from ringflow.base.log import speaks
     from ringflow.bench import scaling as timing
+    from ringflow.bench.record import write_record
     from ringflow.bench.scaling_start import Place
     from ringflow.train.settings import TrainSettings
 
@@ -203,7 +205,8 @@ def bench_scaling(
         engines, workers or (1, 2), ring or (2, 4, 8), elements, seconds, rounds, Place(threads, address, master)
     )
     result = timing.run_here(settings, plan, apart=apart) if timing.is_one_of_a_team() else timing.run(settings, plan)
-    timing.keep(result, out)
+    if out is not None and speaks():  # of several processes the first
+        write_record(result, out)
     timing.show(result, as_json=as_json)
     finish(out, f"ringflow scaling-model --check {out}" if out else "ringflow bench scaling --out scaling.json")
 
@@ -253,11 +256,12 @@ def bench_tune(
     as_json: Json = False,
 ) -> None:
     """Compare schedulers in replay and time the driver; with --real, compare ASHA and TPE with random search."""
-    from ringflow.tune.bench import figures as timing
+    from ringflow.bench import tune as timing
+    from ringflow.bench.record import write_record
 
     result = timing.run(study=study, random=random, asha=asha_tpe, real=real, workers=workers)
     if out is not None:
-        timing.keep(result, out)
+        write_record(result, out)
     if as_json:
         print_json(result)
     else:

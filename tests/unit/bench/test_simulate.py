@@ -20,7 +20,7 @@ def test_a_production_is_timed_and_the_machine_described(tmp_path: Path):
     assert result["kilobytes_per_event"] > 10
     assert set(result["milliseconds_per_event"]) == {"generate", "detector"}
     assert result["cores"] >= 1
-    path = write_record(result, tmp_path, "record")
+    path = write_record(result, tmp_path / "record.json")
     assert json.loads(path.read_text(encoding="utf-8")) == result
 
 

@@ -12,10 +12,9 @@ import pytest
 from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.output import print_json
+from ringflow.bench import tune as bench
+from ringflow.bench.tune import MadeUpTrials, compare_with_random, driver_cost, run_studies, timeline
 from ringflow.cli.benchmarks import bench_tune
-from ringflow.tune.bench import figures as bench
-from ringflow.tune.bench.driver import MadeUpTrials, driver_cost
-from ringflow.tune.bench.random import compare_with_random, run_studies, timeline
 from ringflow.tune.executor import Begun, Ended, Order, Said
 from ringflow.tune.record import Row, StudyRecord
 

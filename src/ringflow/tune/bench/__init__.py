@@ -1,1 +1,0 @@
-"""What a search costs and gains: `ringflow bench tune`."""
