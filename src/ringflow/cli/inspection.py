@@ -177,8 +177,8 @@ def explain_command(
     if graph and links is None:
         raise UsageError("--graph is written into the file of --links; give that too")
     from ringflow.data.manifest import read_manifest
+    from ringflow.infer.inputs import require_file
     from ringflow.infer.shipped import model_file
-    from ringflow.recipes.inputs import require_file
 
     # Torch takes seconds to load: a wrong name is told before.
     model_file(model)
@@ -300,11 +300,11 @@ def uncertainty_command(
     if out is not None:
         require_suffix(out, ".safetensors")
 
-    from ringflow.recipes import uncertainty as recipe
+    from ringflow.explain import uncertainty as recipe
 
     result = recipe.uncertainty(model, datasets, out, test=test, events=events, seed=seed)
     if page is not None:
-        from ringflow.recipes.uncertainty_page import write_page
+        from ringflow.explain.uncertainty_page import write_page
 
         write_page(result, page)
     if as_json:

@@ -105,7 +105,7 @@ def convert(
         Replace an existing dataset.
     """
     from ringflow.data.edm4hep.read import convert_edm4hep
-    from ringflow.recipes.inputs import require_file
+    from ringflow.infer.inputs import require_file
 
     for file in files:
         require_file(file)

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from ringflow.elements.batch import ElementBatch, join
 from ringflow.evaluate.bootstrap import event_weights, ratio
-from ringflow.explain.outputs import OUTPUTS, Made, class_name, of_rows
-from ringflow.explain.relevance import Explainer, Relevance, baseline_of
+from ringflow.explain.attribution import OUTPUTS, Explainer, Made, Relevance, baseline_of, class_name, of_rows
 
 Floats = npt.NDArray[np.float64]
 

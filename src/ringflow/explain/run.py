@@ -1,33 +1,285 @@
-"""Explain events of a dataset or file: one of them in full, or what candidates of every class listen to in many."""
+"""Explain events of a dataset or file: one of them in full, or what candidates of every class listen to in many.
+
+Lines from candidates to elements, and the graph of a network that makes one, are written as an event display draws them.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import describe_input
-from ringflow.elements.batch import ElementBatch, from_block
-from ringflow.elements.features import essential_columns
+from ringflow.elements.batch import KINDS, TRACK, ElementBatch, from_block
+from ringflow.elements.features import essential_columns, feature_groups, feature_names
 from ringflow.event.block import require_finite
-from ringflow.explain.classes import Averages, some_of_every_class
-from ringflow.explain.deletion import Change, deletions, verdicts
-from ringflow.explain.event import describe_event
-from ringflow.explain.graph_edges import graph_edges
-from ringflow.explain.links import links as links_of
-from ringflow.explain.outputs import MEANING
-from ringflow.explain.relevance import Explainer, Relevance
+from ringflow.explain.attribution import MEANING, Explainer, Relevance, class_name
+from ringflow.explain.deletion import Change, deletions, distances, verdicts
+from ringflow.infer.inputs import EventInput, open_input
 from ringflow.infer.shipped import model_file
+from ringflow.models.attention import Block, Layout
 from ringflow.models.file import load_model
+from ringflow.models.graph import GraphMixer, bins_of
 from ringflow.models.model import Model
-from ringflow.recipes.inputs import EventInput, open_input
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+#: Distances in eta and phi at the calorimeter; the last bin has no end.
+DISTANCES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, np.inf)
+
+
+def some_of_every_class(labels: Integers, most: int, number: int) -> Integers:
+    """At most so many candidates of every class, so that rare ones are seen; the same event number draws the same ones."""
+    draw = np.random.default_rng(number)
+    chosen = [draw.permutation(np.flatnonzero(labels == label))[:most] for label in np.unique(labels)]
+    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
+
+
+class Averages:
+    """Shares of what candidates listen to, summed up by class: of all weight of a candidate, how much is where."""
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self._names = feature_names(kinds)
+        self._groups = [group or "essential" for group in feature_groups(kinds)]
+        self._kinds = [KINDS.index(kind) for kind in kinds]
+        self._of: dict[int, _Sums] = {}
+
+    def add(self, event: ElementBatch, why: Relevance) -> None:
+        """Count the candidates of an event."""
+        apart = distances(event)
+        kind = event.kind_N.numpy()
+        weight = np.abs(why.relevance.astype(np.float64))
+        for candidate, (own, label) in enumerate(zip(why.made.row.tolist(), why.made.label.tolist(), strict=True)):
+            total = weight[candidate].sum()
+            if total == 0.0:  # nothing said anything
+                continue
+            share = weight[candidate] / total
+            others = np.delete(np.arange(len(share)), own)
+            by_other = share[others].sum(1)
+            sums = self._of.setdefault(label, _Sums(len(self._names), len(self._kinds), len(DISTANCES) - 1))
+            place = np.searchsorted(DISTANCES, apart[own, others], side="right") - 1
+            sums.candidates += 1
+            sums.own += share[own].sum()
+            sums.by_kind += [by_other[kind[others] == number].sum() for number in self._kinds]
+            sums.by_distance += np.bincount(place, by_other, len(DISTANCES) - 1)
+            sums.elements_at_distance += np.bincount(place, minlength=len(DISTANCES) - 1)
+            sums.own_features += share[own]
+            sums.other_features += share[others].sum(0)
+
+    def classes(self) -> list[dict[str, Any]]:
+        """Per class the share of the own element, of tracks and of calorimeter elements, and of what is how far away."""
+        rows = []
+        for label, sums in sorted(self._of.items()):
+            shares = sums.by_kind / sums.candidates
+            rows.append(
+                {
+                    "class": class_name(label),
+                    "candidates": sums.candidates,
+                    "own": float(sums.own / sums.candidates),
+                    **{KINDS[kind]: float(share) for kind, share in zip(self._kinds, shares, strict=True)},
+                    "within_0.1": float(sums.by_distance[: DISTANCES.index(0.1)].sum() / sums.candidates),
+                    "beyond_0.4": float(sums.by_distance[DISTANCES.index(0.4) :].sum() / sums.candidates),
+                }
+            )
+        return rows
+
+    def distances(self) -> list[dict[str, Any]]:
+        """Per class and distance the share of all other elements there, and of one of them."""
+        return [
+            {
+                "class": class_name(label),
+                "from": low,
+                "to": None if np.isinf(high) else high,
+                "elements": float(sums.elements_at_distance[place] / sums.candidates),
+                "share": float(sums.by_distance[place] / sums.candidates),
+                "share_of_one": float(sums.by_distance[place] / max(sums.elements_at_distance[place], 1.0)),
+            }
+            for label, sums in sorted(self._of.items())
+            for place, (low, high) in enumerate(pairwise(DISTANCES))
+        ]
+
+    def features(self) -> list[dict[str, Any]]:
+        """Per class and feature the share it has on the candidate's own element and on all others."""
+        return [
+            {
+                "class": class_name(label),
+                "feature": name,
+                "group": group,
+                "own": float(sums.own_features[column] / sums.candidates),
+                "others": float(sums.other_features[column] / sums.candidates),
+            }
+            for label, sums in sorted(self._of.items())
+            for column, (name, group) in enumerate(zip(self._names, self._groups, strict=True))
+        ]
+
+
+class _Sums:
+    """Of one class."""
+
+    def __init__(self, features: int, kinds: int, bins: int) -> None:
+        self.candidates = 0
+        self.own = 0.0
+        self.by_kind: Floats = np.zeros(kinds)
+        self.by_distance: Floats = np.zeros(bins)
+        self.elements_at_distance: Floats = np.zeros(bins)
+        self.own_features: Floats = np.zeros(features)
+        self.other_features: Floats = np.zeros(features)
+
+
+#: Elements and features that are listed per candidate.
+_LISTED = 5
+
+
+def describe_event(event: ElementBatch, why: Relevance, kinds: Sequence[str]) -> dict[str, Any]:
+    """Its candidates and its elements, ready for JSON."""
+    apart = distances(event)
+    return {
+        "elements": _elements(event),
+        "candidates": [_candidate(why, number, apart, kinds) for number in range(len(why))],
+    }
+
+
+def _elements(event: ElementBatch) -> list[dict[str, Any]]:
+    """Kind, number within the kind, place and size of every element, in the order that links count them in."""
+    kind = event.kind_N.numpy()
+    tracks = int((kind == TRACK).sum())
+    return [
+        {
+            "kind": KINDS[kind[row]],
+            "number": row if row < tracks else row - tracks,
+            "eta": round(float(eta), 4),
+            "phi": round(float(phi), 4),
+            "energy": round(float(event.reference_N4[row, 3]), 4),
+        }
+        for row, (eta, phi) in enumerate(event.position_N2.tolist())
+    ]
+
+
+def _candidate(why: Relevance, number: int, apart: npt.NDArray[np.float64], kinds: Sequence[str]) -> dict[str, Any]:
+    own = int(why.made.row[number])
+    relevance = why.relevance[number].astype(np.float64)
+    weight = np.abs(relevance).sum(1)
+    by_feature = relevance.sum(0)
+    share = weight / max(weight.sum(), np.finfo(np.float64).tiny)
+    names, groups = feature_names(kinds), [group or "essential" for group in feature_groups(kinds)]
+    return {
+        "candidate": number,
+        "class": class_name(int(why.made.label[number])),
+        "charge": int(why.made.charge[number]),
+        "energy": round(float(why.made.momentum[number, 3]), 4),
+        "element": own,
+        "output": float(why.output[number]),
+        "at_baseline": float(why.at_baseline[number]),
+        "error": float(why.error[number]),
+        "own": float(share[own]),
+        "listens_to": [
+            {
+                "element": element,
+                "share": float(share[element]),
+                "relevance": float(relevance[element].sum()),
+                "distance": round(float(apart[own, element]), 4),
+            }
+            for element in np.argsort(-share, kind="stable")[:_LISTED].tolist()
+        ],
+        "features": {names[column]: float(by_feature[column]) for column in _largest(by_feature)},
+        "groups": {
+            name: float(by_feature[[group == name for group in groups]].sum()) for name in dict.fromkeys(groups)
+        },
+    }
+
+
+def _largest(values: npt.NDArray[np.float64]) -> list[int]:
+    largest: list[int] = np.argsort(-np.abs(values), kind="stable")[:_LISTED].tolist()
+    return largest
+
+
+#: Lines of a candidate at most, and the least share of its weight that is worth one.
+MOST, LEAST_SHARE = 8, 0.02
+
+
+def links_of(why: Relevance, *, most: int = MOST, least: float = LEAST_SHARE) -> list[dict[str, Any]]:
+    """For every candidate of an event the elements it listens to, the loudest first."""
+    found = []
+    for candidate, (weight, sign) in enumerate(
+        zip(why.weight.astype(np.float64), np.sign(why.by_element), strict=True)
+    ):
+        share = weight / max(weight.sum(), np.finfo(np.float64).tiny)
+        loudest = [element for element in np.argsort(-share, kind="stable")[:most].tolist() if share[element] >= least]
+        kept = [[element, round(float(share[element] * (sign[element] or 1.0)), 4)] for element in loudest]
+        found.append({"reconstruction": "model", "candidate": candidate, "elements": kept})
+    return found
+
+
+#: Weaker edges are left out.
+LEAST_WEIGHT = 0.02
+
+
+@torch.no_grad()
+def graph_edges(model: Model, event: ElementBatch, least: float = LEAST_WEIGHT) -> list[dict[str, Any]]:
+    """Edges [listening element, element, weight] of every layer of an event, counted as in `links`; the strongest first."""
+    if model.settings.backbone != "graph":
+        raise UsageError(f"a network of the backbone {model.settings.backbone!r} makes no graph; give one of `graph`")
+    mixers = [cast(GraphMixer, cast(Block, block).mixer) for block in model.blocks]
+    seen: list[Tensor] = []
+    with _watched(mixers, seen.append):
+        model.predict(event)
+    return [{"layer": layer, "edges": _edges(weight, least)} for layer, weight in enumerate(seen)]
+
+
+@contextmanager
+def _watched(mixers: list[GraphMixer], see: Callable[[Tensor], None]) -> Iterator[None]:
+    """While it lasts, every layer shows its weights [element, element]."""
+
+    def watch(mixer: GraphMixer) -> Callable[..., Tensor]:
+        def attend(query: Tensor, key: Tensor, value: Tensor, hashed: Tensor | None, layout: Layout) -> Tensor:
+            see(_weights(mixer, query, key, hashed, layout))
+            return GraphMixer.attend(mixer, query, key, value, hashed, layout)
+
+        return attend
+
+    for mixer in mixers:
+        mixer.attend = watch(mixer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for mixer in mixers:
+            del mixer.attend
+
+
+def _weights(mixer: GraphMixer, query: Tensor, key: Tensor, hashed: Tensor | None, layout: Layout) -> Tensor:
+    """Softmax over the bin of every element, mean over the heads."""
+    number = len(query)
+    bin_of = torch.zeros(number, dtype=torch.int64)
+    if hashed is not None:
+        bins = bins_of(hashed, layout, mixer.bin_size)
+        assert bins.order_S is not None, "hashed elements are sorted"
+        places = torch.repeat_interleave(torch.arange(len(bins.offsets) - 1), bins.offsets.diff().long())
+        bin_of[bins.order_S] = places
+    apart = bin_of[:, None] != bin_of
+    product = torch.einsum("ihe,jhe->hij", query, key).masked_fill(apart, -torch.inf)
+    return product.softmax(-1).mean(0)
+
+
+def _edges(weight: Tensor, least: float) -> list[list[float]]:
+    """The edges between two elements, without those of an element with itself."""
+    strong = (weight >= least) & ~torch.eye(len(weight), dtype=torch.bool)
+    listening, heard = torch.nonzero(strong, as_tuple=True)
+    found = weight[listening, heard]
+    order = found.argsort(descending=True, stable=True)
+    return [[int(listening[place]), int(heard[place]), round(float(found[place]), 4)] for place in order.tolist()]
+
 
 #: Candidates of a class and event that averages are made of.
 PER_CLASS = 4

@@ -22,6 +22,7 @@ from ringflow.data.candidates import write_candidate_file
 from ringflow.data.manifest import ROOT_SUFFIX
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
+from ringflow.infer.inputs import EventInput, open_input
 from ringflow.infer.reconstruct import Parts, after, made_of
 from ringflow.infer.remote import (
     HERE,
@@ -36,7 +37,6 @@ from ringflow.infer.remote import (
 )
 from ringflow.infer.runtime import Reconstructor
 from ringflow.infer.shipped import model_file
-from ringflow.recipes.inputs import EventInput, open_input
 
 SUFFIXES = (".parquet", ".root")
 

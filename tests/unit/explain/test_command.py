@@ -14,9 +14,8 @@ import pytest
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.cli.inspection import How, explain_command
-from ringflow.explain.classes import DISTANCES, Averages, some_of_every_class
-from ringflow.explain.relevance import Explainer
-from ringflow.explain.run import Request, explain
+from ringflow.explain.attribution import Explainer
+from ringflow.explain.run import DISTANCES, Averages, Request, explain, some_of_every_class
 from ringflow.models.file import save_model
 
 

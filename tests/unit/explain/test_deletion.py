@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from ringflow.explain.attribution import Explainer
 from ringflow.explain.deletion import LEAST_CANDIDATES, Change, deletions, distances, only, verdicts
-from ringflow.explain.relevance import Explainer
 
 
 def test_a_true_explanation_passes_and_its_opposite_fails(

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from ringflow.base.errors import UsageError
-from ringflow.explain.graph_edges import graph_edges
-from ringflow.explain.links import links
-from ringflow.explain.outputs import Made
-from ringflow.explain.relevance import Relevance
+from ringflow.explain.attribution import Made, Relevance
+from ringflow.explain.run import graph_edges, links_of
 from ringflow.models.graph import bins_of, hash_keys
 from ringflow.models.model import Model
 from ringflow.train.loss import losses
@@ -30,15 +28,15 @@ def made_up(relevance: list[list[list[float]]]) -> Relevance:
 
 def test_lines_go_to_the_loudest_elements_with_their_sign() -> None:
     why = made_up([[[3.0, 0.0], [-1.0, -5.0], [1.0, -0.5], [0.0, 0.0]], [[0.0, 0.0]] * 4])
-    found = links(why, most=2)
+    found = links_of(why, most=2)
     assert found[0] == {
         "reconstruction": "model",
         "candidate": 0,
         "elements": [[1, pytest.approx(-6 / 10.5, abs=1e-4)], [0, pytest.approx(3 / 10.5, abs=1e-4)]],
     }
     assert found[1]["elements"] == []  # nothing says anything
-    assert [element for element, _ in links(why)[0]["elements"]] == [1, 0, 2]
-    assert links(why, least=0.5)[0]["elements"] == [[1, pytest.approx(-6 / 10.5, abs=1e-4)]]
+    assert [element for element, _ in links_of(why)[0]["elements"]] == [1, 0, 2]
+    assert links_of(why, least=0.5)[0]["elements"] == [[1, pytest.approx(-6 / 10.5, abs=1e-4)]]
 
 
 def trained_graph(listening: Callable[..., Any], elements: Any) -> Model:

@@ -13,9 +13,7 @@ import torch
 from fixtures.fake_events import fake_block
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.elements.features import feature_groups, feature_names
-from ringflow.explain.gradients import EventNetwork
-from ringflow.explain.outputs import OUTPUTS, log_odds
-from ringflow.explain.relevance import Explainer, baseline_of
+from ringflow.explain.attribution import OUTPUTS, EventNetwork, Explainer, baseline_of, log_odds
 from ringflow.infer.session import Session
 
 BACKBONES = ("attention", "kernel", "graph", "mlp")

@@ -137,7 +137,7 @@ def test_a_root_file_comes_out_and_goes_in(
 ):
     import uproot
 
-    monkeypatch.setattr("ringflow.recipes.inputs._OfDataset.field", 4.0)  # `fake` is no detector of ours
+    monkeypatch.setattr("ringflow.infer.inputs._OfDataset.field", 4.0)  # `fake` is no detector of ours
     out = tmp_path / "out.root"
     result = reconstruct(dataset, out, model=weights, events=6)
     with uproot.open(out) as file:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.explain.uncertainty import ONE_SIGMA, Sample, calibrate, fit, pull_width, pull_width_error, pulls
 from ringflow.models.file import save_model
 from ringflow.models.uncertainty import (
     QUANTITIES,
@@ -23,7 +24,6 @@ from ringflow.models.uncertainty import (
     residuals,
     save_uncertainty,
 )
-from ringflow.train.uncertainty import ONE_SIGMA, Sample, calibrate, fit, pull_width, pull_width_error, pulls
 
 KNOWN = 2
 

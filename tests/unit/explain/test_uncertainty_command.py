@@ -19,13 +19,13 @@ from ringflow.data.candidates import CandidateFile, read_candidates, write_candi
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import from_block
 from ringflow.event.block import EventBlock
+from ringflow.explain import uncertainty as recipe
+from ringflow.explain.uncertainty import Sample
 from ringflow.infer.runtime import ERRORS
 from ringflow.infer.session import Session, open_session
 from ringflow.models.file import LoadedModel, save_model
 from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty
-from ringflow.recipes import uncertainty as recipe
 from ringflow.recipes.reconstruct import reconstruct
-from ringflow.train.uncertainty import Sample
 
 
 @pytest.fixture
