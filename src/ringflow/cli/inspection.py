@@ -364,16 +364,15 @@ def trace_command(
 
     Exit code 1 if something on the way is not what was recorded.
     """
-    from ringflow.provenance.node import to_json
-    from ringflow.provenance.show import show
+    from ringflow.provenance.formats import Wanted
+    from ringflow.provenance.graph import show, to_json
     from ringflow.provenance.trace import trace as work
-    from ringflow.provenance.written import Wanted, write_all
 
     wanted = Wanted(prov, crate=crate, croissant=croissant, card=card, out=out, license=license)
     wanted.require(path)
     node = work(path, particle, search=search, thorough=thorough)
     result = to_json(node)
-    result["written"] = [str(written) for written in write_all(node, wanted)]
+    result["written"] = [str(written) for written in wanted.write(node)]
     if as_json:
         print_json(result)
     else:
@@ -407,16 +406,14 @@ def reproduce_command(
     from ringflow.provenance.trace import kind_of
 
     kind = kind_of(path) if path.is_dir() else None
-    if kind == "run":
-        from ringflow.provenance.reproduce import reproduce_run
-
-        result = reproduce_run(path, out, events=events, tolerance=tolerance)
-    elif kind == "dataset":
-        from ringflow.provenance.reproduce_dataset import reproduce_dataset
-
-        result = reproduce_dataset(path, out, events=events)
-    else:
+    if kind not in ("run", "dataset"):
         raise UsageError(f"{path} is neither a run nor a dataset; give the folder of one")
+    from ringflow.provenance.reproduce import reproduce_dataset, reproduce_run
+
+    if kind == "run":
+        result = reproduce_run(path, out, events=events, tolerance=tolerance)
+    else:
+        result = reproduce_dataset(path, out, events=events)
     if as_json:
         print_json(result)
     else:

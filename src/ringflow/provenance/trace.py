@@ -9,139 +9,384 @@ Every step is found by a hash and verified where the file is at hand; what was n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.errors import InputFileError, UsageError
-from ringflow.data.manifest import MANIFEST_FILE, read_manifest
+import numpy as np
+
+from ringflow.base.errors import InputFileError, RingflowError, UsageError
+from ringflow.base.rundir import SETTINGS_FILE
+from ringflow.data.candidates import CandidateFile
+from ringflow.data.manifest import MANIFEST_FILE, Manifest, Shard, manifest_hash, read_manifest
+from ringflow.data.read import read_shard, select_columns
+from ringflow.data.write import file_hash
+from ringflow.event.block import Collection
+from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.infer import shipped
-from ringflow.provenance import particles
-from ringflow.provenance.datasets import Datasets
-from ringflow.provenance.headers import json_file
-from ringflow.provenance.models import Models
-from ringflow.provenance.node import Node
-from ringflow.provenance.particles import Asked
-from ringflow.provenance.places import Places, sha256_of
+from ringflow.infer.shipped import MODEL_FILE
+from ringflow.provenance.files import Places, json_file, model_header, onnx_header, sha256_of, weights_hash
+from ringflow.provenance.graph import Kind, Node, State
 from ringflow.train.runs import RUN_FILE
 
 STUDY_FILE, ORIGIN_FILE, TRIALS = "study.toml", "origin.json", "trials"
 REPORT_FILE = "metrics.json"
-_MARKS = {MANIFEST_FILE: "dataset", STUDY_FILE: "study", RUN_FILE: "run", REPORT_FILE: "report"}
+_MARKS: dict[str, Kind] = {MANIFEST_FILE: "dataset", STUDY_FILE: "study", RUN_FILE: "run", REPORT_FILE: "report"}
 _NOT_OURS = "give a file or folder that ringflow made: candidates, model, run, dataset, shard, report or study"
+#: Before names of samples that are simulated while training.
+_SIMULATED = "sim:"
+#: What may be different when a training goes on, or leaves no trace in a network.
+_FREE, _FREE_OF_SOURCE = ("length", "compute", "profile"), ("workers", "lanes")
+#: What records tell that is a fact of the thing, as it is.
+_MADE = ("ringflow", "code", "python", "platform", "packages", "seeds")
+_OF_DATASET = (*_MADE, "settings", "geometry_sha256", "source")
+_OF_RUN = (*_MADE, "machine", "earlier")
+_OF_PARTICLE = ("pdg", "charge", "px", "py", "pz", "energy", "track", "cluster", "hit")
 
 
 def trace(path: Path, particle: str | None = None, *, search: Sequence[Path] = (), thorough: bool = False) -> Node:
     """What a file or folder came from; `search` are further folders to look through for what it was made of."""
     if not path.exists():
         raise InputFileError(f"nothing at {path}; {_NOT_OURS}")
-    asked = particles.parse(particle) if particle is not None else None
-    home = path.absolute().parent
-    places = Places([*search, home, Path.cwd(), shipped.MODEL.parent])
+    asked = Asked.parse(particle) if particle is not None else None
+    places = Places([*search, path.absolute().parent, Path.cwd(), shipped.MODEL.parent])
     return _Trace(places, thorough).of(path, asked)
 
 
-def kind_of(folder: Path) -> str | None:
+def kind_of(folder: Path) -> Kind | None:
     """What a folder of ours is; None for any other."""
     return next((kind for mark, kind in _MARKS.items() if (folder / mark).is_file()), None)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """An event, or one of its particles."""
+
+    event: int
+    index: int | None
+
+    def __str__(self) -> str:
+        return f"event {self.event}" if self.index is None else f"particle {self.index} of event {self.event}"
+
+    @classmethod
+    def parse(cls, text: str) -> Asked:
+        """`EVENT` or `EVENT:INDEX`."""
+        event, colon, index = text.partition(":")
+        try:
+            asked = cls(int(event), int(index) if colon else None)
+        except ValueError:
+            raise UsageError(f"--particle {text} cannot be read; write EVENT or EVENT:INDEX, as in 17:3") from None
+        if min(asked.event, asked.index or 0) < 0:
+            raise UsageError(f"--particle {text} is negative; events and particles count from 0")
+        return asked
+
+    def of(self, part: Collection, path: Path) -> dict[str, Any]:
+        """What a file says of it; of an event, how many particles it has."""
+        if self.index is None:
+            return {"event": self.event, "particles": len(part)}
+        if self.index >= len(part):
+            held = f"has {len(part)}, 0 to {len(part) - 1}" if len(part) else "has none"
+            raise UsageError(f"event {self.event} of {path} has no particle {self.index}; it {held}")
+        return {"event": self.event, "index": self.index, **_row(part, self.index)}
+
+
 class _Trace:
+    """Makes nodes; a dataset is looked at once."""
+
     def __init__(self, places: Places, thorough: bool) -> None:
-        self._datasets = Datasets(places, thorough=thorough)
-        self._models = Models(places, self._datasets)
+        self._places, self._thorough = places, thorough
+        self._datasets: dict[tuple[Path, int | None], Node] = {}
+        self._missed: list[Node] = []
 
     def of(self, path: Path, asked: Asked | None) -> Node:
         """The node of a path, or of a particle in it."""
         folder = path if path.is_dir() else path.parent
-        if path.suffix == ".parquet" and kind_of(folder) == "dataset" and _is_shard(folder, path.name):
-            return self._dataset(folder, asked, path.name)
+        kind = kind_of(folder)
+        if kind == "dataset" and path.suffix == ".parquet" and _shard(read_manifest(folder), file=path.name):
+            return self._in_dataset(folder, asked, path.name)
         if path.is_file() and path.suffix in (".parquet", ".root"):
             return self._candidates(path, asked)
         if path.is_file() and path.suffix in (".onnx", ".safetensors"):
-            return self._without_particles(self._models.at(path), asked)
-        match kind_of(folder):
-            case "dataset":
-                return self._dataset(folder, asked, None)
-            case "run":
-                return self._without_particles(self._run(folder), asked)
-            case "study":
-                return self._without_particles(self._study(folder), asked)
-            case "report":
-                return self._without_particles(self._report(folder), asked)
-        raise InputFileError(f"{path} is not known; {_NOT_OURS}")
-
-    def _without_particles(self, node: Node, asked: Asked | None) -> Node:
+            node = self._model(path)
+        elif kind == "dataset":
+            return self._in_dataset(folder, asked, None)
+        elif kind == "run":
+            node = self._trial_or_run(folder)
+        elif kind == "study":
+            node = self._study(folder)
+        elif kind == "report":
+            node = self._report(folder)
+        else:
+            raise InputFileError(f"{path} is not known; {_NOT_OURS}")
         if asked is not None:
             raise UsageError(f"a {node.kind} holds no particles; leave --particle out, or give a file of candidates")
         return node
 
-    def _dataset(self, folder: Path, asked: Asked | None, file: str | None) -> Node:
-        if asked is None:
-            return self._datasets.shard(folder, file=file) if file else self._datasets.at(folder)
-        shard = self._datasets.shard(folder, event=asked.event)
-        if asked.index is None:
-            node = Node("event", f"event {asked.event}", "given", {"event": asked.event})
-        else:
-            node = Node("particle", _title(asked), "given", particles.of_dataset(folder, asked))
-        node.came_from("part of", shard)
-        return node
+    # Candidates and particles
 
     def _candidates(self, path: Path, asked: Asked | None) -> Node:
-        record = _root_record(path) if path.suffix == ".root" else _parquet_record(path)
+        record = _root_record(path) if path.suffix == ".root" else CandidateFile(path).record
         node = Node("candidates", path.name, "given", path=path, sha256=sha256_of(path))
         if record is None:
             node.note = "it was written when files said nothing of their origin; reconstruct again to have it"
-            node.came_from("reconstructed with", Node("model", "model", "not recorded"))
-            node.came_from("reconstructed from", Node("dataset", "dataset", "not recorded"))
-        else:
-            self._reconstructed(node, record, asked)
-        return node if asked is None else self._particle(node, path, asked)
-
-    def _reconstructed(self, node: Node, record: dict[str, Any], asked: Asked | None) -> None:
+            record = {"provenance": {"input": None}}
         made = dict(record.get("provenance") or {})
-        model, card, given = made.pop("model", None), made.pop("card", None), made.pop("input", None)
-        node.facts = _picked(record, "reconstruction", "sample", "detector") | made
-        if model is not None:
-            node.came_from("reconstructed with", self._models.recorded(model, card))
-        else:
-            node.came_from("reconstructed with", Node("model", "model", "not recorded"))
-        if given is not None:
-            node.came_from("reconstructed from", self._datasets.input_file(given))
-            return
-        event = asked.event if asked else None
-        dataset = self._datasets.recorded(record, event=event)
-        if event is not None and dataset.path is not None:
-            dataset = self._datasets.shard(dataset.path, event=event)
-        node.came_from("reconstructed from", dataset)
+        model, card = made.pop("model", None), made.pop("card", None)
+        node.facts = _picked(record, "reconstruction", "sample", "detector")
+        node.came_from("reconstructed with", self._recorded_model(model, card) if model else _unknown("model"))
+        source = self._reconstructed_from(record, made, asked)
+        node.facts |= made
+        node.came_from("reconstructed from", source)
+        if asked is None:
+            return node
+        of_file = _root_particles(path, asked) if path.suffix == ".root" else _candidates_of(path, asked)
+        particle = Node("event" if asked.index is None else "particle", str(asked), "given", asked.of(of_file, path))
+        if asked.index is not None and source.kind == "shard" and source.path is not None and source.path.is_file():
+            truth = _truth_of(source.path.parent, asked.event, particle.facts)
+            particle.facts["truth"] = truth or "no true particle has its energy at this element"
+        particle.came_from("part of", node)
+        return particle
 
-    def _particle(self, file: Node, path: Path, asked: Asked) -> Node:
-        found = particles.of_root(path, asked) if path.suffix == ".root" else particles.of_candidates(path, asked)
-        node = Node("event" if asked.index is None else "particle", _title(asked), "given", found)
-        shard = next((source.node for source in file.sources if source.node.kind == "shard"), None)
-        if asked.index is not None and shard is not None and shard.path is not None and shard.path.is_file():
-            truth = particles.truth_of(shard.path.parent, asked.event, found)
-            node.facts["truth"] = truth or "no true particle has its energy at this element"
-        node.came_from("part of", file)
+    def _reconstructed_from(self, record: Mapping[str, Any], made: dict[str, Any], asked: Asked | None) -> Node:
+        if "input" in made:
+            given = made.pop("input")
+            return self._file(given) if given else _unknown("dataset")
+        event = asked.event if asked else None
+        dataset = self._recorded_dataset(record, event=event)
+        return dataset if event is None or dataset.path is None else self._shard(dataset.path, event=event)
+
+    def _in_dataset(self, folder: Path, asked: Asked | None, file: str | None) -> Node:
+        if asked is None:
+            return self._shard(folder, file=file) if file else self._dataset(folder)
+        shard = self._shard(folder, event=asked.event)
+        if asked.index is None:
+            node = Node("event", str(asked), "given", {"event": asked.event})
+        else:
+            particles = _event(folder, asked.event, "particle")
+            if particles is None:
+                raise UsageError(f"{folder} has no true particles; give --particle {asked.event} without an index")
+            node = Node("particle", str(asked), "given", asked.of(particles, folder))
+        node.came_from("part of", shard)
         return node
 
-    def _run(self, folder: Path) -> Node:
-        node = self._models.run_at(folder)
-        study = folder.absolute().parent.parent
-        if folder.absolute().parent.name == TRIALS and (study / STUDY_FILE).is_file():
-            node.came_from("trial of", self._study(study))
+    # Datasets: their shards, and who made their events with which seed
+
+    def _recorded_dataset(
+        self, described: Mapping[str, Any], at: Sequence[Path] = (), event: int | None = None
+    ) -> Node:
+        """The dataset that a file says it was made of; `at` are folders where it was."""
+        name = str(described.get("dataset") or described.get("sample") or "dataset")
+        sha256 = described.get("manifest_sha256")
+        there = [path for path in at if (path / MANIFEST_FILE).is_file()]
+        if not sha256:
+            note = "which version of it is not recorded" + (f"; one lies at {there[0]} now" if there else "")
+            return Node("dataset", name, "not recorded", dict(described), note=note)
+        here = next((path for path in there if manifest_hash(path) == sha256), None)
+        seen = next((folder for (folder, _), node in self._datasets.items() if node.sha256 == sha256), None)
+        if found := here or seen or self._places.dataset(sha256):
+            node = self._dataset(found, event)
+            node.state = "changed" if node.state == "changed" else "agrees"
+            for missed in self._missed:  # what was missed before may be found on another way
+                if missed.sha256 == sha256:
+                    vars(missed).update(vars(node))
+            return node
+        node = Node("dataset", name, "missing", dict(described), sha256=sha256, note="not at hand")
+        if there:
+            node.state, node.note = "changed", f"{there[0]} has another manifest now"
+        self._missed.append(node)
+        return node
+
+    def _dataset(self, folder: Path, event: int | None = None) -> Node:
+        """The dataset in a folder, with the generator of all its events, or of one."""
+        key = (folder.absolute(), event)
+        if key not in self._datasets:
+            manifest = read_manifest(folder)
+            facts = {
+                "sample": manifest.sample,
+                "detector": manifest.detector,
+                "events": manifest.num_events,
+                "shards": len(manifest.shards),
+                "bytes": manifest.bytes,
+                "schema_version": manifest.schema_version,
+                **_picked(manifest.provenance, *_OF_DATASET),
+            }
+            node = Node("dataset", folder.absolute().name, "given", facts, folder, manifest_hash(folder))
+            node.state, node.note = self._verified(folder, manifest)
+            self._generated(node, folder, manifest, event)
+            self._datasets[key] = node
+        return self._datasets[key]
+
+    def _verified(self, folder: Path, manifest: Manifest) -> tuple[State, str]:
+        """Compare the shards with the manifest: all sizes, or all hashes if that was asked for."""
+
+        def is_whole(path: Path, shard: Shard) -> bool:
+            same_size = path.is_file() and path.stat().st_size == shard.bytes
+            return same_size and (not self._thorough or file_hash(path) == shard.sha256)
+
+        wrong = [shard.file for shard in manifest.shards if not is_whole(folder / shard.file, shard)]
+        if wrong:
+            more = f" and {len(wrong) - 1} more are" if len(wrong) > 1 else " is"
+            return "changed", f"{wrong[0]}{more} not as in the manifest"
+        if self._thorough:
+            return "agrees", "the sha256 of every shard as well"
+        return "size agrees", "of every shard; --thorough computes sha256"
+
+    def _generated(self, node: Node, folder: Path, manifest: Manifest, event: int | None) -> None:
+        """Add who made the events."""
+        record = manifest.provenance
+        generator = record.get("generator")
+        inputs = [*record.get("inputs", ()), *record.get("files", ())]
+        if isinstance(generator, Mapping):
+            name = str(generator.get("sample") or generator.get("kind"))
+            node.came_from(
+                "generated by", Node("generator", name, "recorded", {**generator, **_seeds(manifest, event)})
+            )
+        elif not inputs:
+            node.came_from("generated by", _unknown("generator", "the maker did not say"))
+        for described in inputs:
+            node.came_from("read from", self._file(described, folder.parent))
+
+    def _shard(self, folder: Path, *, event: int | None = None, file: str | None = None) -> Node:
+        """The shard that holds an event, or that has a name; its hash is verified."""
+        manifest = read_manifest(folder)
+        shard = _shard(manifest, event=event, file=file)
+        if shard is None:
+            first, last = manifest.shards[0].first_event, manifest.shards[-1].last_event
+            raise UsageError(f"{folder} has no event {event}; its events are {first} to {last}")
+        path = folder / shard.file
+        facts = {"first_event": shard.first_event, "last_event": shard.last_event, "events": shard.num_events}
+        node = Node("shard", shard.file, "agrees", facts, path, shard.sha256)
+        if not path.is_file():
+            node.state, node.note = "missing", f"{path} is gone"
+        elif file_hash(path) != shard.sha256:
+            node.state, node.note = "changed", "its sha256 is not the one in the manifest"
+        node.came_from("part of", self._dataset(folder, event))
+        return node
+
+    def _file(self, described: Mapping[str, Any], at: Path | None = None) -> Node:
+        """A file that something was made of; `at` is the folder where it was."""
+        name, sha256 = str(described.get("file") or described.get("name")), str(described.get("sha256", ""))
+        size = described.get("bytes")
+        found = self._places.file(sha256, size=size, name=name)
+        facts = {"bytes": size} if size is not None else {}
+        node = Node("file", name, "agrees" if found else "missing", facts, found, sha256 or None)
+        if found is None:
+            node.note = "not at hand"
+            if at is not None and (at / name).is_file():
+                node.state, node.note = "changed", f"{at / name} is another file now"
+        return node
+
+    # Networks: the file they were exported from, the run that trained them, its settings, code and data
+
+    def _recorded_model(self, described: Mapping[str, Any], card: Mapping[str, Any] | None) -> Node:
+        """The network that a file says it was made with; what is not at hand is known by its card, if that was kept."""
+        name, sha256 = str(described["file"]), str(described["sha256"])
+        if found := self._places.file(sha256, size=described.get("bytes"), name=name):
+            return self._model(found, "agrees")
+        node = Node("model", name, "missing", dict(described), sha256=sha256, note="not at hand")
+        self._trained(node, card, None)
+        return node
+
+    def _model(self, path: Path, state: State = "given") -> Node:
+        """The network in a file."""
+        node = Node("model", path.name, state, path=path, sha256=sha256_of(path))
+        if path.suffix == ".onnx":
+            told = onnx_header(path)
+            node.facts = {"format": "ONNX", "precision": told.precision, "threshold": told.threshold}
+            node.facts |= {"detector": told.detector, "ringflow": told.ringflow, "weights_sha256": told.weights_sha256}
+            node.came_from("exported from", self._with_weights(told.weights_sha256, told.card))
+            return node
+        header = model_header(path)
+        card = header["card"]
+        node.facts = {name: header.get("settings", {}).get(name) for name in ("backbone", "calorimeter")}
+        node.facts |= {"threshold": header.get("threshold")}
+        node.facts |= _picked(card, "detector", "parameters", "training", "pruned", "metrics")
+        if "pruned_from" in card:
+            node.came_from("pruned from", self._recorded_model(card["pruned_from"], card))
+        else:
+            self._trained(node, card, path.parent)
+        return node
+
+    def _with_weights(self, sha256: str, card: Mapping[str, Any]) -> Node:
+        """The model file with these weights; only those with the same card are read."""
+        for path in self._places.ending(".safetensors"):
+            try:
+                if model_header(path)["card"] == card and weights_hash(path) == sha256:
+                    return self._model(path, "agrees")
+            except RingflowError:
+                continue  # weights of others
+        node = Node("model", MODEL_FILE, "missing", {"weights_sha256": sha256}, note="not at hand")
+        self._trained(node, card, None)
+        return node
+
+    def _trained(self, node: Node, card: Mapping[str, Any] | None, folder: Path | None) -> None:
+        """Add the run: the folder beside the model if it has the settings that are in the model, else what the model says."""
+        settings = (card or {}).get("settings")
+        if card is None or not isinstance(settings, Mapping):
+            node.came_from("trained by", _unknown("run", "the model says nothing of its training"))
+            return
+        if folder is not None and (folder / RUN_FILE).is_file():
+            run = self._run(folder, card)
+            if _same_training(run.facts.get("settings"), settings):
+                run.state, run.note = "agrees", "the settings in the folder are those in the model"
+                node.came_from("trained by", run)
+                return
+            node.note = f"{folder / RUN_FILE} is of another training"
+        facts = _picked(card.get("provenance") or {}, *_OF_RUN)
+        facts |= {"settings": dict(settings), "training": card.get("training")}
+        run = Node("run", "run", "recorded", facts, note="known by what the model says; its folder is not at hand")
+        self._fed(run, card.get("data"), settings)
+        node.came_from("trained by", run)
+
+    def _run(self, folder: Path, card: Mapping[str, Any] | None = None) -> Node:
+        """The run in a folder; what the run itself does not record, its network does."""
+        record = json_file(folder / RUN_FILE)
+        if card is None and (folder / MODEL_FILE).is_file():
+            card = model_header(folder / MODEL_FILE)["card"]
+        facts = _picked(record, *_OF_RUN) | {"settings": record.get("settings")}
+        if card is not None:
+            facts["training"] = card.get("training")
+        node = Node("run", folder.absolute().name, "given", facts, folder, sha256_of(folder / RUN_FILE))
+        if not (folder / SETTINGS_FILE).is_file():
+            node.note = f"its {SETTINGS_FILE} is gone"
+        data = record.get("data") or (card or {}).get("data")
+        self._fed(node, data, record.get("settings") or {}, record.get("inputs") or ())
+        return node
+
+    def _fed(self, run: Node, data: Any, settings: Mapping[str, Any], inputs: Sequence[Any] = ()) -> None:
+        """Add what a run was fed with, and what it started from."""
+        named = str(settings.get("data", ""))
+        folders = [Path(name.strip()) for name in named.split(",") if name.strip()]
+        folders = [] if named.startswith(_SIMULATED) else folders
+        for number, entry in enumerate(data if isinstance(data, list) else [{"dataset": at.name} for at in folders]):
+            if "simulated" in entry:
+                run.came_from("trained on", _simulated(entry["simulated"], entry))
+            else:
+                run.came_from("trained on", self._recorded_dataset(entry, folders[number : number + 1]))
+        if start := settings.get("start"):
+            name = Path(start).name
+            known = next((entry for entry in inputs if entry.get("file") == name), None)
+            unknown = Node("model", name, "not recorded", note="which version of it is not recorded")
+            run.came_from("started from", self._recorded_model(known, None) if known else unknown)
+
+    # Studies and reports
+
+    def _trial_or_run(self, folder: Path) -> Node:
+        node, trials = self._run(folder), folder.absolute().parent
+        if trials.name == TRIALS and (trials.parent / STUDY_FILE).is_file():
+            node.came_from("trial of", self._study(trials.parent))
         return node
 
     def _study(self, folder: Path) -> Node:
         origin = json_file(folder / ORIGIN_FILE)
         facts = _picked(origin, "ringflow", "code", "warm_start")
-        facts["trials"] = len(list((folder / TRIALS).glob("[0-9]*/"))) if (folder / TRIALS).is_dir() else 0
+        facts["trials"] = len(list((folder / TRIALS).glob("[0-9]*/")))
         node = Node("study", folder.absolute().name, "given", facts, folder, sha256_of(folder / STUDY_FILE))
         data = origin.get("data")
         for told in data if isinstance(data, list) else ():
-            if ":" in str(told):
-                node.came_from("trained on", Node("generator", str(told), "recorded", note="simulated while training"))
-            else:
-                node.came_from("trained on", self._datasets.recorded({"manifest_sha256": told}))
+            is_simulated = ":" in str(told)
+            made = _simulated(told, {}) if is_simulated else self._recorded_dataset({"manifest_sha256": told})
+            node.came_from("trained on", made)
         return node
 
     def _report(self, folder: Path) -> Node:
@@ -151,12 +396,13 @@ class _Trace:
         node = Node("report", folder.absolute().name, "given", facts, folder, sha256_of(folder / REPORT_FILE))
         for name, sample in (found.get("samples") or {}).items():
             told = _picked(sample, "dataset", "detector", "events", "manifest_sha256")
-            node.came_from("evaluated on", self._datasets.recorded({"sample": name, **told}))
+            node.came_from("evaluated on", self._recorded_dataset({"sample": name, **told}))
         for described in made.get("inputs") or ():
-            if described.get("file", "").endswith((".safetensors", ".onnx")):
-                node.came_from("evaluated", self._models.recorded(described, None))
-            elif described.get("file") != MANIFEST_FILE:
-                node.came_from("evaluated", self._datasets.input_file(described))
+            file = described.get("file", "")
+            if file.endswith((".safetensors", ".onnx")):
+                node.came_from("evaluated", self._recorded_model(described, None))
+            elif file != MANIFEST_FILE:
+                node.came_from("evaluated", self._file(described))
         return node
 
 
@@ -164,21 +410,105 @@ def _picked(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: record[name] for name in names if name in record}
 
 
-def _title(asked: Asked) -> str:
-    return f"event {asked.event}" if asked.index is None else f"particle {asked.index} of event {asked.event}"
+def _unknown(kind: Kind, note: str = "") -> Node:
+    return Node(kind, kind, "not recorded", note=note)
 
 
-def _is_shard(folder: Path, name: str) -> bool:
-    return any(shard.file == name for shard in read_manifest(folder).shards)
+def _simulated(name: object, facts: Mapping[str, Any]) -> Node:
+    return Node("generator", str(name), "recorded", dict(facts), note="simulated while training")
 
 
-def _parquet_record(path: Path) -> dict[str, Any]:
-    from ringflow.data.candidates import CandidateFile
+def _same_training(one: Any, other: Any) -> bool:
+    """Whether two settings are those of one training."""
 
-    return CandidateFile(path).record
+    def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+        source = {name: value for name, value in settings.get("source", {}).items() if name not in _FREE_OF_SOURCE}
+        return {**{name: value for name, value in settings.items() if name not in _FREE}, "source": source}
+
+    return isinstance(one, Mapping) and isinstance(other, Mapping) and compared(one) == compared(other)
+
+
+def _shard(manifest: Manifest, *, event: int | None = None, file: str | None = None) -> Shard | None:
+    """The shard with a name, or the one that holds an event."""
+    for shard in manifest.shards:
+        if shard.file == file or (event is not None and shard.first_event <= event <= shard.last_event):
+            return shard
+    return None
+
+
+def _seeds(manifest: Manifest, event: int | None) -> dict[str, Any]:
+    """Which random numbers an event was made with: its collision by its number, the detector's by those of its block."""
+    size = manifest.provenance.get("settings", {}).get("production", {}).get("block_events")
+    seed = manifest.provenance.get("seeds", {}).get("generator")
+    if event is None or not size or seed is None:
+        return {}
+    from ringflow.sim.generator import block_seed
+
+    return {"event": event, "block": event // size, "block_seed": block_seed(seed, event // size)}
 
 
 def _root_record(path: Path) -> dict[str, Any] | None:
     from ringflow.data.edm4hep.write import read_record
 
     return read_record(path)
+
+
+def _candidates_of(path: Path, asked: Asked) -> Collection:
+    return CandidateFile(path).select(np.array([asked.event]))
+
+
+def _root_particles(path: Path, asked: Asked) -> Collection:
+    """The reconstructed particles of an event in an EDM4hep file of ours."""
+    import uproot
+
+    from ringflow.data.edm4hep.write import CANDIDATES
+
+    members = {"energy": "energy", "px": "momentum.x", "py": "momentum.y", "pz": "momentum.z"}
+    members |= {"pdg": "PDG", "charge": "charge"}
+    with uproot.open(path) as file:
+        tree = file["events"]
+        numbers = tree["EventHeader.eventNumber"].array(library="np")
+        row = next((row for row, number in enumerate(numbers) if int(number[0]) == asked.event), None)
+        if row is None:
+            raise UsageError(f"{path} has no event {asked.event}; it holds {len(numbers)} events")
+
+        def column(name: str) -> Any:
+            return np.asarray(tree[name].array(library="np", entry_start=row, entry_stop=row + 1)[0])
+
+        columns = {name: column(f"{CANDIDATES}.{member}") for name, member in members.items()}
+        for kind in ("track", "cluster"):  # each has one at most, the first of its relation
+            begin, end = (column(f"{CANDIDATES}.{kind}s_{edge}").astype(np.int64) for edge in ("begin", "end"))
+            index = np.append(column(f"_{CANDIDATES}_{kind}s.index"), -1)
+            columns[kind] = np.where(end > begin, index[np.minimum(begin, len(index) - 1)], -1)
+    return Collection(np.array([len(columns["pdg"])]), columns)
+
+
+def _truth_of(folder: Path, event: int, candidate: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The target of the element that a candidate was made from; None where the dataset does not say, or there is none."""
+    targets = _event(folder, event, "target")
+    kind = next((kind for kind in ("track", "cluster") if candidate.get(kind, -1) >= 0), None)
+    if targets is None or kind is None or kind not in targets.columns:
+        return None
+    rows = np.flatnonzero(targets[kind] == candidate[kind])
+    return _row(targets, int(rows[0])) if len(rows) else None
+
+
+def _event(folder: Path, event: int, collection: str) -> Collection | None:
+    """A collection of one event; None if the dataset has none, or the shard cannot be read."""
+    manifest = read_manifest(folder)
+    shard = _shard(manifest, event=event)
+    if shard is None or collection not in manifest.columns:
+        return None
+    try:
+        for block in read_shard(folder, shard, select_columns(manifest.columns, [collection])):
+            for row in np.flatnonzero(block.event_number == event):
+                return block.take(int(row), int(row) + 1)[collection]
+    except RingflowError:
+        pass  # a shard that is damaged is told where it is verified
+    return None
+
+
+def _row(part: Collection, index: int) -> dict[str, Any]:
+    row = {name: values[index].item() for name, values in part.columns.items()}
+    named = {"class": PARTICLE_CLASSES[int(row["label"])]} if "label" in row else {}
+    return {**named, **_picked(row, *_OF_PARTICLE)}

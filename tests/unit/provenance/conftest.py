@@ -39,3 +39,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     simulate(SimulateSettings.resolve(None, ["generator.sample=gun_photon", "generator.seed=7", *sizes]), root / "gun")
     reconstruct(root / "gun", root / "out.root", model=root / "run", device="cpu")
     return root
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder is looked through too: an empty one."""
+    monkeypatch.chdir(tmp_path)

@@ -16,12 +16,15 @@ from safetensors.numpy import save_file
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.cli.inspection import reproduce_command
 from ringflow.data.manifest import read_manifest
-from ringflow.provenance import circumstances
-from ringflow.provenance.circumstances import differences
-from ringflow.provenance.histories import compare_histories, compare_weights
-from ringflow.provenance.places import sha256_of
-from ringflow.provenance.reproduce import reproduce_run
-from ringflow.provenance.reproduce_dataset import reproduce_dataset
+from ringflow.provenance import reproduce
+from ringflow.provenance.files import sha256_of
+from ringflow.provenance.reproduce import (
+    compare_histories,
+    compare_weights,
+    differences,
+    reproduce_dataset,
+    reproduce_run,
+)
 from ringflow.train.runs import read_history
 
 CODE = {"commit": "0123456789abcdef", "dirty": False}
@@ -30,8 +33,7 @@ CODE = {"commit": "0123456789abcdef", "dirty": False}
 @pytest.fixture
 def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of this very code and machine, to be changed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(circumstances, "code_version", lambda: CODE)
+    monkeypatch.setattr(reproduce, "code_version", lambda: CODE)
     folder = Path(shutil.copytree(made / "run", tmp_path / "run"))
     change(folder, code=CODE)
     return folder
@@ -158,8 +160,10 @@ def test_a_damaged_shard_is_told_beside(made: Path, tmp_path: Path) -> None:
 
 
 def test_differences_name_code_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circumstances, "code_version", lambda: {"commit": "f" * 40, "dirty": True})
-    found = {part.what: (part.was, part.now) for part in differences({"code": CODE, "packages": {}}, {"threads": 2})}
+    monkeypatch.setattr(reproduce, "code_version", lambda: {"commit": "f" * 40, "dirty": True})
+    found = {
+        part["what"]: (part["was"], part["now"]) for part in differences({"code": CODE, "packages": {}}, {"threads": 2})
+    }
     assert found["commit"] == ("0123456789ab", "f" * 12)
     assert found["source"] == ("as committed", "changed since its commit")
     assert found["threads"] == ("not recorded", "2")
@@ -172,16 +176,16 @@ def test_lines_of_steps_are_compared_only_if_they_begin_at_the_same_step(tmp_pat
 
     before = [line("train", 100, 1.0), line("validation", 150, 2.0), line("train", 210, 3.0)]
     now = [line("train", 90, 9.0), line("validation", 150, 2.5), line("train", 210, 9.0)]
-    found = compare_histories(before, now)
-    assert (found.lines, found.values, found.largest()) == (1, 1, 0.25)
-    assert compare_histories(before, before).same
-    assert compare_histories(before, [{**before[0], "loss": None}]).largest() == float("inf")
+    lines, values, (departure,) = compare_histories(before, now)
+    assert (lines, values, departure.size) == (1, 1, 0.25)
+    assert compare_histories(before, before)[2] == []
+    assert compare_histories(before, [{**before[0], "loss": None}])[2][0].size == float("inf")
 
 
 def test_tensors_of_another_shape_are_different(made: Path, tmp_path: Path) -> None:
     save_file({"a": np.zeros(3, np.float32), "b": np.zeros(1, np.float32)}, tmp_path / "one.safetensors")
     save_file({"a": np.zeros(4, np.float32)}, tmp_path / "other.safetensors")
-    assert compare_weights(tmp_path / "one.safetensors", tmp_path / "other.safetensors").different == ["a", "b"]
+    assert compare_weights(tmp_path / "one.safetensors", tmp_path / "other.safetensors")[1] == ["a", "b"]
 
 
 def test_equal_events_in_other_bytes_are_the_same_only_for_other_code(
@@ -196,9 +200,9 @@ def test_equal_events_in_other_bytes_are_the_same_only_for_other_code(
     manifest["shards"][0] |= {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
     manifest["provenance"]["code"] = CODE
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr(circumstances, "code_version", lambda: CODE)
+    monkeypatch.setattr(reproduce, "code_version", lambda: CODE)
     (row,) = reproduce_dataset(folder)["rows"]
     found = "every value is equal, but not the bytes: 1 columns are new, such as cluster_peak_x"
     assert (row["found"], row["ok"]) == (found, False)
-    monkeypatch.setattr(circumstances, "code_version", lambda: {**CODE, "commit": "f" * 40})
+    monkeypatch.setattr(reproduce, "code_version", lambda: {**CODE, "commit": "f" * 40})
     assert reproduce_dataset(folder)["same"]

@@ -17,15 +17,10 @@ from ringflow.data.edm4hep.write import read_record
 from ringflow.data.manifest import manifest_hash, read_manifest
 from ringflow.data.read import Dataset
 from ringflow.models.file import save_model
-from ringflow.provenance.node import Node, to_json, walk
-from ringflow.provenance.places import sha256_of
+from ringflow.provenance.files import sha256_of
+from ringflow.provenance.graph import Node, to_json, walk
 from ringflow.provenance.trace import trace
 from ringflow.sim.generator import block_seed
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
