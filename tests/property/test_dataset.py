@@ -14,7 +14,6 @@ from hypothesis.extra.numpy import arrays
 from fixtures.fake_events import FakeBlocks, fake_block, fake_request, same
 from ringflow.data.manifest import make_manifest, write_manifest
 from ringflow.data.outside import write_dataset
-from ringflow.data.packed import Array
 from ringflow.data.production import produce
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_of
@@ -31,7 +30,7 @@ def blocks(draw: st.DrawFn) -> EventBlock:
     for name in draw(st.lists(st.sampled_from(sorted(COLLECTIONS)), min_size=1, max_size=4, unique=True)):
         counts = draw(arrays(np.int64, num_events, elements=st.integers(0, 5)))
         chosen = draw(st.lists(st.sampled_from(COLLECTIONS[name]), min_size=1, max_size=4, unique_by=lambda c: c.name))
-        columns: dict[str, Array] = {c.name: draw(arrays(c.dtype, int(counts.sum()))) for c in chosen}
+        columns = {c.name: draw(arrays(c.dtype, int(counts.sum()))) for c in chosen}
         ordered = {c.name: columns[c.name] for c in COLLECTIONS[name] if c.name in columns}
         collections[name] = Collection(counts, ordered)
     in_order = {name: collections[name] for name in COLLECTIONS if name in collections}
@@ -44,6 +43,7 @@ def bits(block: EventBlock) -> list[bytes]:
     return [block.event_number.tobytes(), *(v.tobytes() for p in parts for v in (p.counts, *p.columns.values()))]
 
 
+@settings(max_examples=40)
 @given(block=blocks(), cut=st.integers(0, 6))
 def test_a_shard_gives_back_every_bit(block: EventBlock, cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -83,6 +83,7 @@ def test_however_a_production_is_cut(events: int, events_per_shard: int, block_e
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
+@settings(max_examples=40)
 @given(
     pt=st.lists(st.lists(FLOATS, max_size=4), min_size=1, max_size=8),
     events_per_shard=st.integers(1, 9),

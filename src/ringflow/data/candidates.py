@@ -17,16 +17,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import awkward as ak
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.base.rundir import atomic_path
 from ringflow.data.manifest import Columns, manifest_hash
-from ringflow.data.read import UNREADABLE, Dataset
+from ringflow.data.read import UNREADABLE, Dataset, keep_events, to_block
 from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.schema import CANDIDATE_ERRORS, COLLECTIONS, parquet_name
@@ -111,7 +109,7 @@ class CandidateFile:
                 raise InputFileError(f"{path} is not a candidate file; give the file that a reconstruction wrote")
             prefix = parquet_name(_COLLECTION, "")
             self.columns = _with_errors(name.removeprefix(prefix) for name in self._file.schema_arrow.names)
-            self._numbers: Numbers = ak.to_numpy(ak.from_arrow(self._file.read([EVENT_NUMBER]))[EVENT_NUMBER])
+            self._numbers: Numbers = to_block(self._file.read([EVENT_NUMBER]), {}).event_number
         except UNREADABLE as error:
             raise _broken(path, error) from None
         self.record: dict[str, Any] = json.loads(record)
@@ -138,18 +136,16 @@ class CandidateFile:
 
     def select(self, event_number: Numbers) -> Collection:
         """The candidates of the given events, which rise."""
-        rows = np.searchsorted(self._numbers, event_number)
-        found = (
-            self._numbers[np.minimum(rows, len(self._numbers) - 1)] == event_number if len(self._numbers) else rows < 0
-        )
+        found = np.isin(event_number, self._numbers)
         if not found.all():
             missing = event_number[np.argmin(found)]
             raise DatasetError(f"{self.path} has no candidates for event {missing}; make them again, or give --split")
+        rows = np.searchsorted(self._numbers, event_number)
         if not len(rows):
             return cast(_COLLECTION, np.zeros(0, np.int64), {name: np.zeros(0) for name in self.columns[_COLLECTION]})
-        groups = np.searchsorted(self._starts, [rows[0], rows[-1]], side="right") - 1
+        groups = np.searchsorted(self._starts, rows[[0, -1]], side="right") - 1
         block = self._read(range(groups[0], groups[1] + 1))
-        return _pick(block[_COLLECTION], rows - self._starts[groups[0]])
+        return keep_events(block, np.isin(np.arange(len(block)), rows - self._starts[groups[0]]))[_COLLECTION]
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -170,23 +166,13 @@ class CandidateFile:
                 table = self._file.read_row_groups(list(groups), use_threads=False)
             except UNREADABLE as error:
                 raise _broken(self.path, error) from None
-            self._kept = groups, _to_block(table, self.columns)
+            block = to_block(table, self.columns)
+            part = block[_COLLECTION]
+            self._kept = (
+                groups,
+                EventBlock(block.event_number, {_COLLECTION: cast(_COLLECTION, part.counts, part.columns)}),
+            )
         return self._kept[1]
-
-
-def _to_block(table: pa.Table, columns: Columns) -> EventBlock:
-    rows = ak.from_arrow(table)
-    lists = {name: rows[parquet_name(_COLLECTION, name)] for name in columns[_COLLECTION]}
-    counts = ak.to_numpy(ak.num(next(iter(lists.values()))))
-    flat = {name: ak.to_numpy(ak.flatten(values)) for name, values in lists.items()}
-    return EventBlock(ak.to_numpy(rows[EVENT_NUMBER]), {_COLLECTION: cast(_COLLECTION, counts, flat)})
-
-
-def _pick(candidates: Collection, events: Numbers) -> Collection:
-    mask = np.zeros(len(candidates.counts), bool)
-    mask[events] = True
-    objects = np.repeat(mask, candidates.counts)
-    return Collection(candidates.counts[mask], {name: values[objects] for name, values in candidates.columns.items()})
 
 
 def _broken(path: Path, error: Exception) -> InputFileError:

@@ -6,7 +6,7 @@ A dataset is a folder:
     README.md            the dataset card
     settings.toml        the settings of a simulated one, for `ringflow simulate --settings`
     shard-00000.parquet  one row per event
-    packed/              caches for training, see packed.py; can be deleted at any time
+    packed/              caches for training, see read.py; can be deleted at any time
     .production/         only while a production is unfinished
 
 Nothing in it depends on the time of day, the host or the number of workers.

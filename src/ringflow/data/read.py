@@ -12,9 +12,12 @@ A column is asked for by its name on disk (`track_pt`), or all of a collection b
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError, UsageError
-from ringflow.data.manifest import Columns, Manifest, Shard, read_manifest
-from ringflow.data.write import EVENT_NUMBER, VERSION_KEY
+from ringflow.base.rundir import atomic_path, write_errors
+from ringflow.data.manifest import PACKED_FOLDER, Columns, Manifest, Shard, manifest_hash, read_manifest
+from ringflow.data.write import EVENT_NUMBER, VERSION_KEY, arrow_schema, to_table
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, parquet_name
 
 #: What Arrow raises for a broken file; a ValueError is, for example, a column name that is no text any more.
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-
-if TYPE_CHECKING:
-    from ringflow.data.packed import PackedEvents
-
 
 #: Columns of a dataset that hold the truth an evaluation needs.
 TRUTH_COLUMNS = (
@@ -65,11 +65,10 @@ class Dataset:
         wanted = select_columns(self.columns, columns)
         for shard in self.manifest.shards:
             for block in read_shard(self.path, shard, wanted):
-                kept = (
-                    block if split is None else _keep(block, self.manifest.split_rule.select(block.event_number, split))
-                )
-                if len(kept):
-                    yield kept
+                if split is not None:
+                    block = keep_events(block, self.manifest.split_rule.select(block.event_number, split))
+                if len(block):
+                    yield block
 
     def to_awkward(self, split: str | None = None, columns: Sequence[str] | None = None) -> Any:
         """All events at once as an awkward array: `events.track.pt`, `events.event_number`."""
@@ -82,9 +81,59 @@ class Dataset:
         self, columns: Sequence[str] | None = None, split: str | None = None, *, cache: Path | None = None
     ) -> PackedEvents:
         """Memory-mapped columns with random access by event, converted once and kept under `packed/` (or `cache`)."""
-        from ringflow.data.packed import open_packed
+        wanted = select_columns(self.columns, columns)
+        folder = cache or self.path / PACKED_FOLDER
+        key = hashlib.sha256(f"{manifest_hash(self.path)} {json.dumps(wanted)}".encode()).hexdigest()[:16]
+        file = folder / f"{key}.arrow"
+        if not file.is_file():
+            names = [parquet_name(name, column) for name, present in wanted.items() for column in present]
+            with write_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            with atomic_path(file) as temporary, pa.ipc.new_file(temporary, arrow_schema(wanted)) as writer:
+                for block in self.events(columns=names):
+                    writer.write_table(to_table(block, wanted))
+        packed = PackedEvents(file, wanted)
+        return packed if split is None else packed.select(self.manifest.split_rule.select(packed.event_number, split))
 
-        return open_packed(self, select_columns(self.columns, columns), split, cache)
+
+class PackedEvents:
+    """Random access to memory-mapped events: `packed[i]["track"]["pt"]` is a slice without a copy.
+
+    The file is in Arrow's format, uncompressed, a batch per block of the shards; processes on one machine share its pages.
+    """
+
+    def __init__(self, file: Path, columns: Columns) -> None:
+        self.columns = columns
+        mapped = pa.ipc.open_file(pa.memory_map(str(file)))
+        batches = (pa.Table.from_batches([mapped.get_batch(n)]) for n in range(mapped.num_record_batches))
+        self._blocks = [to_block(batch, columns) for batch in batches]
+        sizes = np.array([len(block) for block in self._blocks])
+        self._block = np.repeat(np.arange(len(sizes)), sizes)
+        self._place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self._rows: npt.NDArray[np.int64] = np.arange(sizes.sum())
+
+    @property
+    def event_number(self) -> npt.NDArray[np.int64]:
+        """Number of every event, in the order of access."""
+        return np.asarray(np.concatenate([block.event_number for block in self._blocks])[self._rows])
+
+    def counts(self, collection: str) -> npt.NDArray[np.int64]:
+        """Objects per event, in the order of access: what a sampler needs to make batches of even size."""
+        return np.asarray(np.concatenate([block[collection].counts for block in self._blocks])[self._rows])
+
+    def select(self, mask: npt.NDArray[np.bool_]) -> PackedEvents:
+        """The events under a mask."""
+        selected = copy(self)
+        selected._rows = self._rows[mask]
+        return selected
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> EventBlock:
+        row = self._rows[index]
+        place = int(self._place[row])
+        return self._blocks[int(self._block[row])].take(place, place + 1)
 
 
 def select_columns(available: Columns, wanted: Sequence[str] | None) -> Columns:
@@ -132,7 +181,7 @@ def read_shard(folder: Path, shard: Shard, columns: Columns) -> Iterator[EventBl
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             _verify_shard(path, shard, file, names)
             for group in range(file.num_row_groups):
-                yield _to_block(file.read_row_group(group, columns=names, use_threads=False), columns)
+                yield to_block(file.read_row_group(group, columns=names, use_threads=False), columns)
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200]
         raise DatasetError(f"{path} is corrupted ({reason}); run `ringflow check`, then make it again") from None
@@ -152,14 +201,19 @@ def _verify_shard(path: Path, shard: Shard, file: pq.ParquetFile, names: Sequenc
         )
 
 
-def _to_block(table: pa.Table, columns: Columns) -> EventBlock:
+def to_block(table: pa.Table, columns: Columns) -> EventBlock:
+    """A table with these columns as numpy over the same memory."""
     collections = {}
     for name, present in columns.items():
-        lists = {column: table[parquet_name(name, column)].combine_chunks() for column in present}
-        first = next(iter(lists.values()))
-        counts = np.diff(_numbers(first.offsets)).astype(np.int64)
+        lists = {column: _array(table, parquet_name(name, column)) for column in present}
+        counts = np.diff(_numbers(next(iter(lists.values())).offsets)).astype(np.int64)
         collections[name] = Collection(counts, {column: _numbers(values.flatten()) for column, values in lists.items()})
-    return EventBlock(_numbers(table[EVENT_NUMBER].combine_chunks()), collections)
+    return EventBlock(_numbers(_array(table, EVENT_NUMBER)), collections)
+
+
+def _array(table: pa.Table, name: str) -> pa.Array:
+    column = table[name]
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
@@ -170,7 +224,7 @@ def _numbers(array: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-def _keep(block: EventBlock, mask: npt.NDArray[np.bool_]) -> EventBlock:
+def keep_events(block: EventBlock, mask: npt.NDArray[np.bool_]) -> EventBlock:
     """The events of a block under a mask."""
     collections = {}
     for name, part in block.collections.items():

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fixtures.fake_events import fake_block, replaced
@@ -15,6 +17,7 @@ from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.check import check
 from ringflow.data.manifest import EDM4HEP, after_check, make_manifest, read_manifest, to_json, write_manifest
 from ringflow.data.outside import write_dataset
+from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_of
 from ringflow.event.block import EventBlock, concatenate
 
@@ -75,33 +78,23 @@ def lose_a_target(block: EventBlock) -> EventBlock:
     ("damage", "gate"),
     [
         (set_first("track", "d0", np.nan), "values that are not finite"),
-        (set_first("hit", "x", np.inf), "values that are not finite"),
-        (set_first("track", "pt", 0), "track pt [GeV]"),
         (set_first("track", "pt", np.nan), "track pt [GeV]"),
         (set_first("track", "eta", 6), "track eta"),
         (set_first("cluster", "eta", -7), "cluster eta"),
         (set_first("track", "charge", 2), "charges"),
-        (set_first("particle", "charge", -3), "charges"),
         (set_first("hit", "energy", -0.1), "energies [GeV]"),
         (set_first("particle", "label", 8), "labels"),
         (set_first("target", "label", 0), "target labels"),
         (set_first("hit", "subsystem", 6), "hit subsystems"),
-        (set_first("cluster", "front_energy", -0.1), "cluster front energy over ECAL energy"),
         (scale("cluster", "front_energy", 3.4), "cluster front energy over ECAL energy"),
-        (set_first("cluster", "ecal_energy", 0), "cluster front energy over ECAL energy"),
         (scale("cluster", "peak_energy", 1.26), "cluster peak energy over ECAL energy"),
-        (set_first("cluster", "peak_energy", np.nan), "cluster peak energy over ECAL energy"),
         (set_first("cluster", "ecal_width", -1), "cluster ECAL width [mm]"),
-        (set_first("cluster", "hcal_width", np.inf), "cluster HCAL width [mm]"),
         (set_first("cluster", "hcal_width", np.nan), "cluster HCAL width [mm]"),
         (scale("cluster", "ecal_x", 0), "cluster ECAL centre from the origin [mm]"),
-        (set_first("cluster", "ecal_z", 3e4), "cluster ECAL centre from the origin [mm]"),
         (set_first("cluster", "peak_y", -3e4), "cluster peak from the origin [mm]"),
-        (scale("cluster", "peak_x", 0), "cluster peak from the origin [mm]"),
         (set_first("cluster", "slope_phi", 2e3), "cluster slope in phi"),
         (set_first("cluster", "slope_theta", -2e3), "cluster slope in theta"),
         (set_first("track", "particle", 99), "indices out of range"),
-        (set_first("hit_link", "hit", -2), "indices out of range"),
         (set_first("hit_link", "energy", 1.0), "hit energy against its links"),
         (scale("cluster_link", "energy", 1.01), "cluster energy against its links"),
         (scale("hit", "energy", 1.01), "cluster energy against its hits"),
@@ -155,63 +148,49 @@ def test_empty_events(tmp_path: Path) -> None:
     assert failed(write(tmp_path / "bad", block)) == ["fraction of empty events"]
 
 
-def test_a_truncated_shard_is_a_failure_not_a_crash(dataset: Path) -> None:
-    path = dataset / "shard-00001.parquet"
+def _truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
-    gates = failed(dataset)
-    assert "shards with another hash than the manifest's" in gates
-    assert "shards that cannot be read" in gates
-    assert "events" in gates
 
 
-def test_a_flipped_byte(dataset: Path) -> None:
-    path = dataset / "shard-00001.parquet"
+def _flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[2000] ^= 1
     path.write_bytes(content)
-    assert "shards with another hash than the manifest's" in failed(dataset)
 
 
-def test_a_missing_shard(dataset: Path) -> None:
-    (dataset / "shard-00002.parquet").unlink()
-    assert failed(dataset)[:2] == ["missing shards", "events"]
+def _of_another_type(path: Path) -> None:
+    table = pq.read_table(path)
+    position = table.schema.get_field_index("track_pt")
+    pq.write_table(table.set_column(position, "track_pt", table["track_pt"].cast(pa.list_(pa.float64()))), path)
 
 
-@pytest.mark.parametrize("name", ["shard-00007.parquet", "notes.txt"])
-def test_a_file_that_does_not_belong_here(dataset: Path, name: str) -> None:
-    (dataset / name).write_text("?")
-    assert failed(dataset) == ["files that do not belong here"]
+def _of_another_unit(path: Path) -> None:
+    table = pq.read_table(path)
+    field = table.schema.field("track_pt")
+    changed = field.with_metadata({**field.metadata, b"unit": b"MeV"})
+    pq.write_table(table.cast(table.schema.set(table.schema.get_field_index("track_pt"), changed)), path)
 
 
-def test_the_packed_cache_belongs_here(dataset: Path) -> None:
-    from ringflow.data.read import Dataset
+@pytest.mark.parametrize(
+    ("harm", "gates"),
+    [
+        (_truncated, {"shards with another hash than the manifest's", "shards that cannot be read", "events"}),
+        (_flipped, {"shards with another hash than the manifest's"}),
+        (Path.unlink, {"missing shards", "events"}),
+        (_of_another_type, {"shards with other columns, types or units"}),
+        (_of_another_unit, {"shards with other columns, types or units"}),
+    ],
+)
+def test_a_damaged_shard_is_a_failure_not_a_crash(dataset: Path, harm: Callable[[Path], None], gates: set[str]) -> None:
+    harm(dataset / "shard-00001.parquet")
+    assert gates <= set(failed(dataset))
 
+
+def test_a_file_that_does_not_belong_here(dataset: Path) -> None:
     Dataset(dataset).packed(["track"])
     assert failed(dataset) == []
-
-
-def test_columns_of_another_type(dataset: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = dataset / "shard-00001.parquet"
-    table = pq.read_table(path)
-    position = table.schema.get_field_index("track_pt")
-    table = table.set_column(position, "track_pt", table["track_pt"].cast(pa.list_(pa.float64())))
-    pq.write_table(table, path)
-    assert "shards with other columns, types or units" in failed(dataset)
-
-
-def test_columns_of_another_unit(dataset: Path) -> None:
-    import pyarrow.parquet as pq
-
-    path = dataset / "shard-00001.parquet"
-    table = pq.read_table(path)
-    position = table.schema.get_field_index("track_pt")
-    field = table.schema.field("track_pt")
-    schema = table.schema.set(position, field.with_metadata({**field.metadata, b"unit": b"MeV"}))
-    pq.write_table(table.cast(schema), path)
-    assert "shards with other columns, types or units" in failed(dataset)
+    (dataset / "notes.txt").write_text("?")
+    assert failed(dataset) == ["files that do not belong here"]
 
 
 def test_counts_and_splits_that_differ_from_the_manifest(dataset: Path) -> None:
@@ -228,14 +207,6 @@ def test_splits_that_overlap(dataset: Path) -> None:
     rule = manifest.split_rule.model_copy(update={"valid": (7,)})
     (dataset / "manifest.json").write_text(to_json(manifest.model_copy(update={"split_rule": rule})))
     assert "events not in exactly one split" in failed(dataset)
-
-
-def test_gates_without_their_columns_are_skipped(tmp_path: Path) -> None:
-    block = fake_block(0, 12)
-    without = EventBlock(block.event_number, {"track": block["track"]})
-    rows = {row["gate"]: row for row in check(write(tmp_path / "tracks", without))}
-    assert rows["target four-momentum"]["ok"]
-    assert rows["target four-momentum"]["observed"] == "absent"
 
 
 def test_data_without_the_finer_columns_of_clusters_passes(tmp_path: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from fixtures.fake_events import fake_block, same
-from ringflow.base.errors import DatasetError, UsageError
-from ringflow.data.read import Dataset, _numbers
+from fixtures.fake_events import FakeBlocks, fake_block, fake_request, same
+from ringflow.base.errors import DatasetError, FailureError, UsageError
+from ringflow.data.production import produce
+from ringflow.data.read import Dataset
 from ringflow.event.block import concatenate
 
 
@@ -21,22 +24,13 @@ def flip_byte(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-def test_the_events_come_back_to_the_last_bit(dataset: Path) -> None:
-    blocks = list(Dataset(dataset).events())
+def test_the_events_come_back_to_the_last_bit_whole_or_by_split(dataset: Path) -> None:
+    opened = Dataset(dataset)
+    blocks = list(opened.events())
     assert max(map(len, blocks)) <= 4
     assert same(concatenate(blocks), fake_block(0, 25))
-
-
-@pytest.mark.parametrize(("split", "numbers"), [("valid", [8, 18]), ("test", [9, 19])])
-def test_a_split(dataset: Path, split: str, numbers: list[int]) -> None:
-    blocks = list(Dataset(dataset).events(split))
-    assert same(concatenate(blocks), concatenate([fake_block(number, 1) for number in numbers]))
-
-
-def test_the_splits_together_are_all_events(dataset: Path) -> None:
-    numbers = [
-        n for split in ("train", "valid", "test") for b in Dataset(dataset).events(split) for n in b.event_number
-    ]
+    assert same(concatenate(list(opened.events("test"))), concatenate([fake_block(number, 1) for number in (9, 19)]))
+    numbers = [n for split in ("train", "valid", "test") for block in opened.events(split) for n in block.event_number]
     assert sorted(numbers) == list(range(25))
 
 
@@ -45,14 +39,8 @@ def test_columns_by_collection_and_by_name(dataset: Path) -> None:
     assert list(block.collections) == ["track", "hit_target"]
     assert list(block["track"].columns) == ["pt", "eta"]
     assert len(block["hit_target"].columns) == 9
-
-
-def test_an_unknown_column_names_a_close_one(dataset: Path) -> None:
     with pytest.raises(UsageError, match="unknown column 'track_ptt'; did you mean 'track_pt'"):
         next(Dataset(dataset).events(columns=["track_ptt"]))
-
-
-def test_a_column_this_dataset_lacks(dataset: Path) -> None:
     with pytest.raises(DatasetError, match="has no 'candidate'"):
         next(Dataset(dataset).events(columns=["candidate"]))
 
@@ -64,35 +52,27 @@ def test_awkward(dataset: Path) -> None:
     assert np.array_equal(events.hit.energy[1], fake_block(18, 1)["hit"]["energy"])
 
 
-def test_numbers_of_a_slice_of_an_array() -> None:
-    assert _numbers(pa.array([1, 2, 3, 4], pa.int32()).slice(1, 2)).tolist() == [2, 3]
-    assert _numbers(pa.array([], pa.float32())).dtype == np.float32
-
-
-def test_a_missing_shard(dataset: Path) -> None:
-    (dataset / "shard-00001.parquet").unlink()
-    with pytest.raises(DatasetError, match=r"shard-00001\.parquet is missing"):
-        Dataset(dataset)
-
-
-def test_a_shard_that_is_not_in_the_manifest(dataset: Path) -> None:
-    (dataset / "shard-00009.parquet").write_bytes((dataset / "shard-00000.parquet").read_bytes())
-    with pytest.raises(DatasetError, match=r"shard-00009\.parquet is not in the manifest"):
-        Dataset(dataset)
-
-
-def test_a_truncated_shard(dataset: Path) -> None:
-    path = dataset / "shard-00001.parquet"
+def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DatasetError, match=r"shard-00001\.parquet has \d+ bytes, the manifest says \d+"):
-        Dataset(dataset)
 
 
-@pytest.mark.parametrize("where", ["data", "footer", "magic"])
-def test_a_corrupted_shard_of_the_right_size(dataset: Path, where: str) -> None:
-    path = dataset / "shard-00001.parquet"
-    flip_byte(path, {"data": 2000, "footer": -500, "magic": -1}[where])
-    with pytest.raises(DatasetError, match=r"shard-00001\.parquet.*make") as caught:
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (Path.unlink, r"shard-00001\.parquet is missing"),
+        (
+            lambda path: shutil.copy(path, path.with_name("shard-00009.parquet")),
+            r"shard-00009\.parquet is not in the man",
+        ),
+        (_truncate, r"shard-00001\.parquet has \d+ bytes, the manifest says \d+"),
+        (lambda path: flip_byte(path, 2000), r"shard-00001\.parquet is corrupted"),
+        (lambda path: flip_byte(path, -500), r"shard-00001\.parquet.*make"),
+        (lambda path: flip_byte(path, -1), r"shard-00001\.parquet is corrupted"),
+    ],
+)
+def test_a_damaged_shard_is_named_in_one_line(dataset: Path, harm: Callable[[Path], object], said: str) -> None:
+    harm(dataset / "shard-00001.parquet")
+    with pytest.raises(DatasetError, match=said) as caught:
         list(Dataset(dataset).events())
     assert "\n" not in str(caught.value)
 
@@ -101,7 +81,7 @@ def test_every_flipped_byte_of_the_data_is_noticed(dataset: Path) -> None:
     path = dataset / "shard-00001.parquet"
     content = path.read_bytes()
     expected = list(Dataset(dataset).events())
-    for position in range(4, len(content) // 2, 997):
+    for position in range(4, len(content) // 2, 1997):
         flip_byte(path, position)
         try:
             blocks = list(Dataset(dataset).events())
@@ -120,3 +100,57 @@ def test_a_shard_with_other_events_than_the_manifest_says(dataset: Path) -> None
     (dataset / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DatasetError, match="has 10 events, the manifest says 5"):
         list(Dataset(dataset).events())
+
+
+class TestPacked:
+    def test_event_i_is_what_was_written(self, dataset: Path) -> None:
+        packed = Dataset(dataset).packed()
+        assert len(packed) == 25
+        for index in (24, 0, 13, -1):
+            assert same(packed[index], fake_block(index % 25, 1))
+
+    def test_a_split_counts_its_own_events(self, dataset: Path) -> None:
+        packed = Dataset(dataset).packed(["track"], "valid")
+        assert packed.event_number.tolist() == [8, 18]
+        assert np.array_equal(packed[1]["track"]["pt"], fake_block(18, 1)["track"]["pt"])
+        assert packed.counts("track").tolist() == [len(fake_block(n, 1)["track"]) for n in (8, 18)]
+        with pytest.raises(IndexError):
+            packed[2]
+
+    def test_an_event_is_a_view_of_the_mapped_file(self, dataset: Path) -> None:
+        packed = Dataset(dataset).packed(["hit_energy"])
+        values = packed[3]["hit"]["energy"]
+        assert not values.flags.owndata
+        assert not values.flags.writeable
+        assert np.shares_memory(values, packed[3]["hit"]["energy"])
+
+    def test_the_columns_are_converted_once_for_all_splits_and_anew_for_other_events(
+        self, dataset: Path, tmp_path: Path
+    ) -> None:
+        Dataset(dataset).packed(["track"], "train")
+        (file,) = (dataset / "packed").iterdir()
+        before = file.stat().st_mtime_ns
+        Dataset(dataset).packed(["track"], "valid")
+        assert file.stat().st_mtime_ns == before
+        other = tmp_path / "other"
+        produce(other, fake_request(25, seed=2), FakeBlocks(4, seed=2), workers=1)
+        shutil.copytree(dataset / "packed", other / "packed")
+        packed = Dataset(other).packed(["track"])
+        assert np.array_equal(packed[7]["track"]["pt"], fake_block(7, 1, seed=2)["track"]["pt"])
+
+    def test_a_failure_leaves_no_cache(self, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_space(handle: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", no_space)
+            with pytest.raises(FailureError, match="the disk is full"):
+                Dataset(dataset).packed(["track"])
+        flip_byte(dataset / "shard-00002.parquet", -10)
+        with pytest.raises(DatasetError, match=r"shard-00002\.parquet"):
+            Dataset(dataset).packed(["track"])
+        assert not list((dataset / "packed").iterdir())
+
+    def test_a_dataset_one_may_not_write_to_takes_a_cache_elsewhere(self, dataset: Path, tmp_path: Path) -> None:
+        assert len(Dataset(dataset).packed(["track"], cache=tmp_path / "cache")) == 25
+        assert not (dataset / "packed").exists()

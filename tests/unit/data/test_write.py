@@ -25,7 +25,7 @@ def write(path: Path, *blocks: tuple[int, int]) -> Shard:
         return writer.finish()
 
 
-def test_plain_awkward_reads_a_shard(tmp_path: Path) -> None:
+def test_awkward_and_pandas_read_a_shard_and_every_field_says_what_it_is(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", (0, 3), (3, 2))
     events, block = ak.from_parquet(tmp_path / "a.parquet"), fake_block(0, 5)
     assert events.event_number.tolist() == [0, 1, 2, 3, 4]
@@ -33,17 +33,8 @@ def test_plain_awkward_reads_a_shard(tmp_path: Path) -> None:
         for column, values in part.columns.items():
             assert ak.num(events[parquet_name(name, column)]).tolist() == part.counts.tolist()
             assert np.array_equal(ak.flatten(events[parquet_name(name, column)]), values)
-
-
-def test_plain_pandas_reads_a_shard(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", (0, 3))
     frame = pd.read_parquet(tmp_path / "a.parquet", columns=["event_number", "track_pt"])
-    assert frame.event_number.tolist() == [0, 1, 2]
     assert np.array_equal(frame.track_pt[0], fake_block(0, 1)["track"]["pt"])
-
-
-def test_every_field_says_unit_and_meaning(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", (0, 3))
     schema = pq.read_schema(tmp_path / "a.parquet")
     assert schema.metadata[b"ringflow_schema_version"] == str(SCHEMA_VERSION).encode()
     for name in SIMULATED:
@@ -61,40 +52,29 @@ def test_what_a_shard_says_of_itself(tmp_path: Path) -> None:
     assert (shard.first_event, shard.last_event, shard.num_events) == (8, 12, 5)
     assert shard.counts == {name: len(part) for name, part in block.collections.items()}
     assert shard.splits == {"train": 3, "valid": 1, "test": 1}
-    assert shard.bytes == (tmp_path / "a.parquet").stat().st_size
-    assert shard.sha256 == file_hash(tmp_path / "a.parquet")
+    assert (shard.bytes, shard.sha256) == ((tmp_path / "a.parquet").stat().st_size, file_hash(tmp_path / "a.parquet"))
     assert columns_in(tmp_path / "a.parquet") == columns_of(block)
 
 
 def test_equal_events_give_equal_bytes(tmp_path: Path) -> None:
     first = write(tmp_path / "a.parquet", (0, 4), (4, 4))
-    assert write(tmp_path / "b.parquet", (0, 4), (4, 4)).sha256 == first.sha256
+    with ShardWriter(tmp_path / "b.parquet") as writer:
+        for start in (0, 4):
+            writer.append(fake_block(0, 10).take(start, start + 4))  # cut out of a larger block
+        assert writer.finish().sha256 == first.sha256
     assert write(tmp_path / "c.parquet", (0, 4), (5, 4)).sha256 != first.sha256
 
 
-def test_blocks_cut_out_of_a_larger_one_give_the_same_bytes(tmp_path: Path) -> None:
-    whole = write(tmp_path / "a.parquet", (2, 3))
-    with ShardWriter(tmp_path / "b.parquet") as writer:
-        writer.append(fake_block(0, 8).take(2, 5))
-        assert writer.finish().sha256 == whole.sha256
-
-
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
-    def fail() -> None:
-        with ShardWriter(tmp_path / "a.parquet") as writer:
-            writer.append(fake_block(0, 3))
-            raise ValueError("stop")
-
-    with pytest.raises(ValueError, match="stop"):
-        fail()
+    with pytest.raises(ValueError, match="stop"), ShardWriter(tmp_path / "a.parquet") as writer:  # noqa: PT012
+        writer.append(fake_block(0, 3))
+        raise ValueError("stop")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:
     # The kernel answers every write to this device with "no space left".
     (tmp_path / f".a.parquet.{os.getpid()}.part").symlink_to("/dev/full")
-    with pytest.raises(FailureError, match="the disk is full") as caught:
+    with pytest.raises(FailureError, match=r"a\.parquet: the disk is full; free some space"):
         write(tmp_path / "a.parquet", *((first, 200) for first in range(0, 2000, 200)))
-    assert "a.parquet" in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
