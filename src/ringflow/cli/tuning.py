@@ -142,7 +142,7 @@ def panda_steer(
     the settings refuse, for example a width that the heads do not divide, are never chosen.
     """
     from ringflow.train.settings import TrainSettings
-    from ringflow.tune.panda.steering import read_asked, space_of, steer, write_points
+    from ringflow.tune.panda import read_asked, space_of, steer, write_points
 
     if preset is not None and "=" in preset:  # no preset: an override comes first
         overrides, preset = (preset, *overrides), None
@@ -190,15 +190,15 @@ def panda_evaluate(
     The result file is written in any case; its status is 0 if the training came to its end. A training of the same point that
     is there already is gone on with. Nothing is written outside of the working folder.
     """
-    from ringflow.tune.panda.evaluation import Evaluation, evaluated, stay_in
+    from ringflow.tune.panda import evaluated, stay_in, train_point
 
     if preset is not None and "=" in preset:
         overrides, preset = (preset, *overrides), None
-    evaluation = Evaluation(preset, overrides, in_file, datasets_file, objective, out, metrics)
+    files = {"in_file": in_file, "datasets_file": datasets_file, "run": out}
 
     def loss() -> float:
         stay_in(Path())
-        return evaluation.loss()
+        return train_point(preset, overrides, objective=objective, metrics=metrics, **files)
 
     found = evaluated(out_file, loss)
     if as_json:
@@ -218,7 +218,7 @@ def panda_space(
     import json
 
     from ringflow.base.rundir import write_atomic
-    from ringflow.tune.panda.space import to_panda
+    from ringflow.tune.panda import to_panda
 
     written = to_panda(_read_space(space))
     write_atomic(out, json.dumps(written, indent=2) + "\n")

@@ -13,7 +13,7 @@ import pytest
 from ringflow.base.errors import UsageError
 from ringflow.cli.tuning import panda_steer
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.panda.steering import Asked, read_asked, steer
+from ringflow.tune.panda import Asked, read_asked, steer
 from ringflow.tune.parameter import Range
 from ringflow.tune.space import Space
 
@@ -95,7 +95,7 @@ def test_a_point_that_was_given_up_is_one_that_diverged(monkeypatch: pytest.Monk
         def ask(self, trial: int, known: list[Any]) -> None:
             seen.extend(known)
 
-    monkeypatch.setattr("ringflow.tune.panda.steering.make_search", lambda *words, **options: Listener())
+    monkeypatch.setattr("ringflow.tune.panda.make_search", lambda *words, **options: Listener())
     point = {"optimizer.rate": 1e-3, "model.layers": 2}
     assert steer(Asked([(point, loss), (point, 3.0)]), SPACE, TINY, max_points=9, num_points=1) == []
     assert math.isnan(seen[0].value)

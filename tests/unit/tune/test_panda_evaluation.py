@@ -16,7 +16,7 @@ from ringflow.base.errors import FailureError, InputFileError, StoppedError, Usa
 from ringflow.cli.tuning import panda_evaluate, panda_steer
 from ringflow.train import run as recipe
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.panda.evaluation import NO_LOSS, evaluated, is_of_another, read_datasets, stay_in
+from ringflow.tune.panda import NO_LOSS, evaluated, is_of_another, read_datasets, stay_in
 
 #: A training of less than a second.
 SMALL = ("detector=fake", "model.width=16", "model.layers=1", "model.heads=2", "model.hidden=16", "length.events=60")

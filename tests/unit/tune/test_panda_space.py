@@ -11,7 +11,7 @@ from cyclopts import App
 
 from ringflow.base.errors import SettingsError
 from ringflow.cli.tuning import panda_evaluate, panda_space, panda_steer
-from ringflow.tune.panda.space import from_panda, to_panda
+from ringflow.tune.panda import from_panda, to_panda
 from ringflow.tune.parameter import Choice, Range
 from ringflow.tune.space import Space
 from ringflow.tune.space_file import parse_space, read_space

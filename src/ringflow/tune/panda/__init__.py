@@ -1,1 +1,0 @@
-"""The two ends of PanDA's hyper-parameter search."""
