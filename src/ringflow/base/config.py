@@ -24,6 +24,7 @@ import pydantic
 
 from ringflow.base.errors import SettingsError
 from ringflow.base.toml import dump_toml, toml_value
+from ringflow.base.words import did_you_mean
 
 PRESETS = Path(__file__).parent.parent / "presets"
 
@@ -83,8 +84,7 @@ def preset_path(preset: Path | str) -> Path:
     if isinstance(preset, str) and preset in preset_names():
         return PRESETS / f"{preset}.toml"
     known = preset_names()
-    close = difflib.get_close_matches(str(preset), known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(str(preset), known)
     then = f", and then data={path}" if path.is_dir() else ""
     raise SettingsError(
         f"no settings file or preset {str(preset)!r}; {hint}give a TOML file, or a preset ({', '.join(known)}){then}"

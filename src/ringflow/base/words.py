@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 def time_in_words(seconds: float) -> str:
     """0.42 s, 42 s, 3 min 20 s, 5 h 12 min, 2 d 3 h."""
@@ -26,3 +29,9 @@ _ABBREVIATIONS = {"cpu": "CPU", "mb": "MB", "iqr": "IQR", "num": "number of"}
 def name_in_words(name: str) -> str:
     """`num_elements`: number of elements; a name with a dot is that of a setting, and stays."""
     return name if "." in name else " ".join(_ABBREVIATIONS.get(word, word) for word in name.split("_"))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The hint `did you mean 'this'? ` if something known is spelt alike, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""

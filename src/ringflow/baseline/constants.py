@@ -5,7 +5,6 @@ Lengths are mm, energies GeV. Free of torch.
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pydantic import Field
 
 from ringflow.base.config import Settings
 from ringflow.base.errors import UsageError
+from ringflow.base.words import did_you_mean
 
 CONSTANTS = Path(__file__).parent / "detectors"
 
@@ -82,10 +82,8 @@ def load_constants(detector: str) -> BaselineConstants:
         return BaselineConstants.resolve(Path(detector))
     known = sorted(path.stem for path in CONSTANTS.glob("*.toml"))
     if detector not in known:
-        close = difflib.get_close_matches(detector, known, n=1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
         raise UsageError(
-            f"no baseline constants for detector '{detector}': {hint}known are {', '.join(known)}; derive them "
-            f"with `ringflow calibrate`"
+            f"no baseline constants for detector '{detector}': {did_you_mean(detector, known)}"
+            f"known are {', '.join(known)}; derive them with `ringflow calibrate`"
         )
     return BaselineConstants.resolve(CONSTANTS / f"{detector}.toml")

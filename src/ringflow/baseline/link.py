@@ -6,23 +6,74 @@ Loops over the tracks, hits and clusters of one event, compiled by numba: they b
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ringflow.baseline.constants import PhotonConstants
-from ringflow.event.block import Collection
 from ringflow.event.particles import NEUTRAL_HADRON, PHOTON
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 #: Squared distance (mm^2) beyond which a hit has nothing to do with a track entering the calorimeter there.
 _FAR2 = 2.2e3**2
-_BEFORE_FACE = -20.0
+#: How far before the face (mm) a hit, or a piece of a shower, may lie along a track.
+_BEFORE_FACE, _PIECE_BEFORE_FACE = -20.0, -60.0
 #: Hits further in azimuth (rad) from where a track enters the calorimeter are not looked at.
 _SECTOR = 0.5
+#: A photon in front of a track is only taken from it if it lies nearly on it.
+_PHOTON_DISTANCE = 20.0
+#: Small pieces scatter further.
+_SMALL, _SMALL_REACH = 0.5, 1.3
+_DENSITY_RADIUS = 8.0  # mm, over which hits are summed to find a core
+_TRACK_CORE = 7.0  # mm: hits so near a track are the track's
+_FIRST_LAYER = 6  # a photon starts before this layer
+_MOST_CORES = 12
+#: Share of a photon's energy within the core radius; the rest is in the tail.
+CORE_SHARE = 0.92
+
+
+class EventView(NamedTuple):
+    """Arrays of one event."""
+
+    tracks: (
+        Floats  # [track, (x, y, z, dx, dy, dz, turning rate)] at the calorimeter face; a rate of NaN: it misses that
+    )
+    momentum: Floats
+    direction: Floats  # at the vertex
+    pt_eta_phi: Floats
+    charge: Integers
+    centre: Floats
+    energy: Floats
+    photon_like: Flags
+    hits: Floats  # [hit, (x, y, z, energy)]
+    calorimeter: Integers  # of each hit: ECAL, HCAL, yoke
+    layer: Integers
+    cluster: Integers
+    coarse: bool  # whether the hits are really the centres of the clusters
+
+
+class HadronScale(NamedTuple):
+    """Scale and resolution of hadronic showers, see `HadronConstants`."""
+
+    log_energy: Floats
+    factor: Floats
+    noise: float
+    stochastic: float
+    excess_sigmas: float
+    absorb_sigmas: float
+
+
+class PhotonCore(NamedTuple):
+    """What a photon hidden in a charged shower looks like, see `PhotonConstants`."""
+
+    radius: float
+    energy: float
+    layer: float
+    track_distance: float
 
 
 @njit(cache=True)
@@ -40,22 +91,15 @@ def track_distance(track: Floats, x: float, y: float, z: float) -> tuple[float, 
 
 
 @njit(cache=True)
-def follow_tracks(
-    tracks: Floats,
-    hits: Floats,
-    calorimeter: Integers,
-    layer: Integers,
-    cluster: Integers,
-    num_clusters: int,
-    reach: Floats,
-) -> tuple[Floats, Floats, Floats]:
+def follow_tracks(view: EventView, reach: Floats) -> tuple[Floats, Floats, Floats]:
     """Hits along the tracks of an event.
 
     `reach` is how near a hit must be to count, per calorimeter (ECAL, HCAL, yoke). Returns the number of such hits as
     [track, cluster]; the distance of each hit from the nearest track; and per track the HCAL layers, the HCAL energy and
-    the yoke hits on it. A track that misses the calorimeter has a turning rate of NaN and is skipped.
+    the yoke hits on it. A track that misses the calorimeter is skipped.
     """
-    shared = np.zeros((len(tracks), num_clusters))
+    tracks, hits, calorimeter, cluster = view.tracks, view.hits, view.calorimeter, view.cluster
+    shared = np.zeros((len(tracks), len(view.energy)))
     nearest = np.full(len(hits), 1e9)
     pattern = np.zeros((len(tracks), 3))
     # Hits in order of azimuth, twice around, so that a sector is one range whatever it crosses.
@@ -87,7 +131,7 @@ def follow_tracks(
             if cluster[h] >= 0:
                 shared[t, cluster[h]] += 1.0
             if calorimeter[h] == 1:
-                seen_layers[layer[h]] = True
+                seen_layers[view.layer[h]] = True
                 pattern[t, 1] += hits[h, 3]
             elif calorimeter[h] == 2:
                 pattern[t, 2] += 1.0
@@ -104,7 +148,7 @@ def root_of(parent: Integers, member: int) -> int:
 
 
 @njit(cache=True)
-def link_tracks(shared: Floats, photon_like: npt.NDArray[np.bool_], min_hits: int) -> tuple[Integers, Integers]:
+def link_tracks(shared: Floats, photon_like: Flags, min_hits: int) -> tuple[Integers, Integers]:
     """Main cluster of each track (-1 if none), and for each cluster the group of clusters it is linked into by tracks.
 
     A cluster in which no track ends up is a group of its own that belongs to nobody: its parent is -1.
@@ -133,43 +177,16 @@ def link_tracks(shared: Floats, photon_like: npt.NDArray[np.bool_], min_hits: in
     return main, parent
 
 
-_DENSITY_RADIUS = 8.0  # mm, over which hits are summed to find a core
-_TRACK_CORE = 7.0  # mm: hits so near a track are the track's
-_FIRST_LAYER = 6  # a photon starts before this layer
-#: Share of a photon's energy within the core radius; the rest is in the tail.
-CORE_SHARE = 0.92
-
-
-def looks_like_photon(clusters: Collection, constants: PhotonConstants) -> npt.NDArray[np.bool_]:
-    """Clusters in the ECAL, narrow, early and starting at the front."""
-    energy = clusters["energy"].astype(np.float64)
-    where = np.log(np.maximum(energy, constants.energy[0]))
-    knots = np.log(constants.energy)
-    narrow = clusters["width_across"] < np.interp(where, knots, constants.width)
-    early = clusters["mean_depth"] < np.interp(where, knots, constants.depth)
-    in_ecal = clusters["ecal_energy"] > constants.ecal_share * energy
-    result: npt.NDArray[np.bool_] = in_ecal & narrow & early & (clusters["start_layer"] <= constants.start_layer)
-    return result
-
-
 @njit(cache=True)
 def find_cores(
-    chosen: Integers,
-    hits: Floats,
-    layer: Integers,
-    track_distance: Floats,
-    face_radius: float,
-    radius: float,
-    min_energy: float,
-    latest_layer: float,
-    min_distance: float,
-    cores: Floats,
-) -> int:
-    """Fill `cores` with rows (energy, x, y, z) of electromagnetic cores among chosen ECAL hits; returns how many.
+    view: EventView, chosen: Integers, nearest_track: Floats, face_radius: float, core: PhotonCore
+) -> Floats:
+    """Rows (energy, x, y, z) of electromagnetic cores among chosen ECAL hits.
 
     Hits are compared as seen from the collision, at the face. A core is the densest place that is not on a track, with the
     hits around it; it must start early and lie at the depth of an electromagnetic shower.
     """
+    hits, layer = view.hits, view.layer
     n = len(chosen)
     seen = np.empty((n, 3))
     for i in range(n):
@@ -186,32 +203,32 @@ def find_cores(
                 density[i] += hits[chosen[j], 3]
                 density[j] += hits[chosen[i], 3]
     used = np.zeros(n, np.bool_)
-    found = 0
+    cores, found = np.zeros((_MOST_CORES, 4)), 0
     while found < len(cores):
-        top, most = -1, min_energy
+        top, most = -1, core.energy
         for i in range(n):
-            if not used[i] and track_distance[chosen[i]] > min_distance and density[i] > most:
+            if not used[i] and nearest_track[chosen[i]] > core.track_distance and density[i] > most:
                 top, most = i, density[i]
         if top < 0:
             break
         total, depth, first = 0.0, 0.0, 999
         moment = np.zeros(3)
         for j in range(n):
-            if used[j] or not _near(seen, top, j, radius):
+            if used[j] or not _near(seen, top, j, core.radius):
                 continue
             used[j] = True
             h = chosen[j]
-            if track_distance[h] > _TRACK_CORE:
+            if nearest_track[h] > _TRACK_CORE:
                 total += hits[h, 3]
                 depth += hits[h, 3] * layer[h]
                 moment += hits[h, 3] * hits[h, :3]
                 first = min(first, layer[h])
         used[top] = True
-        if total > min_energy and depth < latest_layer * total and first <= _FIRST_LAYER:
+        if total > core.energy and depth < core.layer * total and first <= _FIRST_LAYER:
             cores[found, 0] = total / CORE_SHARE
             cores[found, 1:] = moment / total
             found += 1
-    return found
+    return cores[:found]
 
 
 @njit(cache=True)
@@ -220,48 +237,29 @@ def _near(points: Floats, i: int, j: int, distance: float) -> bool:
     return bool(dx * dx + dy * dy + dz * dz < distance * distance)
 
 
-Flags = npt.NDArray[np.bool_]
-
-_MOST_CORES = 12
-_PIECE_BEFORE_FACE = -60.0
-#: A photon in front of a track is only taken from it if it lies nearly on it.
-_PHOTON_DISTANCE = 20.0
-#: Small pieces scatter further.
-_SMALL, _SMALL_REACH = 0.5, 1.3
-
-
 @njit(cache=True)
-def hadronic(energy: float, log_energy: Floats, factor: Floats) -> float:
+def hadronic(energy: float, scale: HadronScale) -> float:
     """Energy at the hadronic scale."""
-    return energy * np.interp(math.log(max(energy, 1e-3)), log_energy, factor)
+    return energy * np.interp(math.log(max(energy, 1e-3)), scale.log_energy, scale.factor)
 
 
 @njit(cache=True)
 def explain(
-    tracks: Floats,
-    momentum: Floats,
-    main: Integers,
-    parent: Integers,
-    centre: Floats,
-    energy: Floats,
-    photon_like: Flags,
-    fragment_distance: float,
-    scale: tuple[Floats, Floats],
-    resolution: tuple[float, float],
-    absorb_sigmas: float,
+    view: EventView, main: Integers, parent: Integers, fragment_distance: float, scale: HadronScale
 ) -> tuple[Floats, Floats, Floats]:
     """Give pieces of hadronic showers to the tracks they belong to, as long as the tracks' momenta explain them.
 
     `parent` is changed in place. Returns per group (indexed by its root) the momentum of its tracks, the calorimeter energy
     and the expected spread of that energy.
     """
+    momentum, centre, energy, photon_like = view.momentum, view.centre, view.energy, view.photon_like
     num = len(energy)
     momenta, energies, spread = np.zeros(num), np.zeros(num), np.zeros(num)
     for t in range(len(main)):
         if main[t] >= 0:
             root = root_of(parent, main[t])
             momenta[root] += momentum[t]
-            spread[root] += resolution[0] ** 2 + resolution[1] ** 2 * momentum[t]
+            spread[root] += scale.noise**2 + scale.stochastic**2 * momentum[t]
     for c in range(num):
         if parent[c] >= 0:
             energies[root_of(parent, c)] += energy[c]
@@ -277,7 +275,7 @@ def explain(
         for t in range(len(main)):
             if main[t] < 0:
                 continue
-            path, apart = track_distance(tracks[t], centre[c, 0], centre[c, 1], centre[c, 2])
+            path, apart = track_distance(view.tracks[t], centre[c, 0], centre[c, 1], centre[c, 2])
             if not photon_like[c]:
                 apart = min(apart, math.sqrt(((centre[c] - centre[main[t]]) ** 2).sum()))
             if path > _PIECE_BEFORE_FACE and apart < limit and apart < distance[c]:
@@ -286,8 +284,8 @@ def explain(
         if group[c] < 0:
             continue
         root = root_of(parent, group[c])
-        together = hadronic(energies[root] + energy[c], scale[0], scale[1])
-        if together < momenta[root] + absorb_sigmas * spread[root]:
+        together = hadronic(energies[root] + energy[c], scale)
+        if together < momenta[root] + scale.absorb_sigmas * spread[root]:
             energies[root] += energy[c]
             parent[c] = root
     return momenta, energies, spread
@@ -295,52 +293,39 @@ def explain(
 
 @njit(cache=True)
 def excess_neutrals(
-    root: int,
-    momentum: float,
-    energy: float,
-    spread: float,
-    centre: Floats,
-    chosen: Integers,
-    hits: Floats,
-    layer: Integers,
-    nearest_track: Floats,
-    face_radius: float,
-    core: Floats,
-    scale: tuple[Floats, Floats],
-    excess_sigmas: float,
-    made: Floats,
-) -> int:
-    """Neutral particles hidden in the group of clusters `root`: rows (label, energy, x, y, z, cluster) in `made`; how many.
+    view: EventView, root: int, momentum: float, energy: float, spread: float, cores: Floats, scale: HadronScale
+) -> Floats:
+    """Neutral particles hidden in the group of clusters `root`: rows (label, energy, x, y, z, cluster).
 
     Photon cores are taken out as long as the calorimeter has more than the tracks explain; what is still too much is a neutral
-    hadron. `core` holds radius, least energy, latest layer and least distance from a track of a core.
+    hadron.
     """
-    cores = np.zeros((_MOST_CORES, 4))
-    num_cores = find_cores(chosen, hits, layer, nearest_track, face_radius, core[0], core[1], core[2], core[3], cores)
+    made = np.zeros((len(cores) + 1, 6))
     count, rest = 0, energy
-    for i in np.argsort(-cores[:num_cores, 0]):
-        excess = hadronic(rest, scale[0], scale[1]) - momentum
-        if excess < 0.5 * excess_sigmas * spread or count == len(made) - 1:
+    for i in np.argsort(-cores[:, 0]):
+        excess = hadronic(rest, scale) - momentum
+        if excess < 0.5 * scale.excess_sigmas * spread:
             break
         if cores[i, 0] < 1.25 * excess:
             made[count, 0], made[count, 1], made[count, 5] = PHOTON, cores[i, 0], root
             made[count, 2:5] = cores[i, 1:]
             rest -= cores[i, 0]
             count += 1
-    excess = hadronic(rest, scale[0], scale[1]) - momentum
-    if excess > excess_sigmas * spread:
+    excess = hadronic(rest, scale) - momentum
+    if excess > scale.excess_sigmas * spread:
         made[count, 0], made[count, 1], made[count, 5] = NEUTRAL_HADRON, excess, root
-        made[count, 2:5] = centre[root]
+        made[count, 2:5] = view.centre[root]
         count += 1
-    return count
+    return made[:count]
 
 
 @njit(cache=True)
-def gather_remaining(parent: Integers, photon_like: Flags, energy: Floats, centre: Floats, reach: float) -> Integers:
+def gather_remaining(view: EventView, parent: Integers, reach: float) -> Integers:
     """For each cluster nobody owns the cluster it is a piece of: itself, or a larger shower of a neutral hadron nearby.
 
     Clusters that belong to tracks get -1.
     """
+    centre, energy, photon_like = view.centre, view.energy, view.photon_like
     num = len(energy)
     piece_of = np.full(num, -1)
     for c in range(num):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.baseline.constants import BaselineConstants, HadronConstants
-from ringflow.baseline.rules import MASS
+from ringflow.baseline.constants import BaselineConstants
+from ringflow.baseline.rules import MASS, cartesian, momentum_of
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.particles import ELECTRON, NEUTRAL_HADRON, PHOTON
 
@@ -24,15 +24,15 @@ def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection
     left, centre = _deposits(block, len(targets))
     neutral = (label == PHOTON) | (label == NEUTRAL_HADRON)
 
-    hadronic = left * _factor(left, constants.hadron)
-    energy = np.where(label == NEUTRAL_HADRON, hadronic, left)
-    momentum = np.sqrt(np.maximum(energy**2 - MASS[label] ** 2, (0.5 * energy) ** 2))
+    scale = np.interp(np.log(np.maximum(left, 1e-3)), np.log(constants.hadron.energy), constants.hadron.factor)
+    energy = np.where(label == NEUTRAL_HADRON, left * scale, left)
+    momentum = momentum_of(energy, label)
     length = np.linalg.norm(centre, axis=1)
     direction = centre / np.maximum(length, 1e-9)[:, None]
 
     track = np.where(targets["track"] >= 0, targets["track"] + tracks.offsets[event], 0)
     has_track = targets["track"] >= 0
-    of_track = _track_momenta(tracks)[track] if len(tracks) else np.zeros((len(targets), 3))
+    of_track = _momenta(tracks)[track] if len(tracks) else np.zeros((len(targets), 3))
     # A photon that converted has a track but is measured by the calorimeter, unless nothing of it arrived there; so is an
     # electron that lost momentum by radiation, which the calorimeter sees.
     radiated = (label == ELECTRON) & (left > _RADIATED * np.linalg.norm(of_track, axis=1))
@@ -42,9 +42,7 @@ def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection
     columns = {
         "label": label,
         "charge": targets["charge"],
-        "px": p[:, 0],
-        "py": p[:, 1],
-        "pz": p[:, 2],
+        **dict(zip(("px", "py", "pz"), p.T, strict=True)),
         "energy": energy,
         "track": targets["track"],
         "cluster": targets["cluster"],
@@ -70,10 +68,5 @@ def _deposits(block: EventBlock, num_targets: int) -> tuple[Floats, Floats]:
     return left, centre / np.maximum(left, 1e-12)[:, None]
 
 
-def _factor(energy: Floats, constants: HadronConstants) -> Floats:
-    return np.interp(np.log(np.maximum(energy, 1e-3)), np.log(constants.energy), constants.factor)
-
-
-def _track_momenta(tracks: Collection) -> Floats:
-    pt, eta, phi = (tracks[name].astype(np.float64) for name in ("pt", "eta", "phi"))
-    return np.stack([pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta)], axis=1)
+def _momenta(tracks: Collection) -> Floats:
+    return np.stack(cartesian(*(tracks[name].astype(np.float64) for name in ("pt", "eta", "phi"))), axis=1)

@@ -12,21 +12,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.baseline.constants import BaselineConstants, LeptonConstants
+from ringflow.baseline.constants import BaselineConstants, LeptonConstants, PhotonConstants
 from ringflow.baseline.link import (
+    EventView,
+    Flags,
+    Floats,
+    HadronScale,
+    Integers,
+    PhotonCore,
     excess_neutrals,
     explain,
+    find_cores,
     follow_tracks,
     gather_remaining,
     hadronic,
     link_tracks,
-    looks_like_photon,
     root_of,
 )
 from ringflow.event.block import Collection, EventBlock, cast
@@ -37,77 +42,115 @@ MASS = np.zeros(8)
 MASS[[CHARGED_HADRON, NEUTRAL_HADRON, ELECTRON, MUON]] = (0.13957, 0.49761, 0.000511, 0.10566)
 
 _COLUMNS = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
+_BENDING = 0.299792458e-3  # GeV / (T mm)
+#: How much further from a track the centre of a cluster may lie than a hit.
+_COARSER = np.array([6.0, 2.0, 1.0])
+#: Transverse momentum above which a track must reach the calorimeter, in units of what just reaches it.
+_STIFF = 1.2
 
 
-class CandidateList:
-    """Collects candidates; `end_event` closes an event, `collection` gives all of them."""
-
-    def __init__(self) -> None:
-        self._rows: list[Floats] = []
-        self._counts: list[int] = []
-        self._in_event = 0
-
-    def add_tracks(
-        self,
-        pt_eta_phi: Floats,
-        charge: npt.NDArray[np.int64],
-        label: npt.NDArray[np.int64],
-        cluster: npt.NDArray[np.int64],
-        kept: npt.NDArray[np.bool_],
-    ) -> None:
-        """Charged particles with the momenta of the tracks of an event that are kept."""
-        pt, eta, phi = pt_eta_phi.T
-        px, py, pz = pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta)
-        energy = np.sqrt((pt * np.cosh(eta)) ** 2 + MASS[label] ** 2)
-        columns = (label, charge, px, py, pz, energy, np.arange(len(pt)), cluster)
-        self._add(*(column[kept] for column in columns))
-
-    def add_neutrals(
-        self,
-        label: Sequence[float] | Floats,
-        energy: Sequence[float] | Floats,
-        position: Floats,
-        cluster: Sequence[float] | Floats,
-    ) -> None:
-        """Neutral particles that come straight from the collision point to a position."""
-        energies = np.asarray(energy, dtype=np.float64)
-        momentum = np.sqrt(
-            np.maximum(energies**2 - MASS[np.asarray(label, dtype=np.int64)] ** 2, (0.5 * energies) ** 2)
-        )
-        direction = position / np.linalg.norm(position, axis=1, keepdims=True)
-        px, py, pz = (momentum[:, None] * direction).T
-        none = np.zeros(len(energies))
-        self._add(np.asarray(label), none, px, py, pz, energies, none - 1, np.asarray(cluster))
-
-    def _add(self, *columns: npt.NDArray[np.generic]) -> None:
-        self._rows.append(np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1))
-        self._in_event += len(columns[0])
-
-    def end_event(self) -> None:
-        """Everything added since the last call is one event."""
-        self._counts.append(self._in_event)
-        self._in_event = 0
-
-    def collection(self) -> Collection:
-        """All candidates."""
-        table = np.concatenate(self._rows) if self._rows else np.zeros((0, len(_COLUMNS)))
-        columns = {name: table[:, index] for index, name in enumerate(_COLUMNS)}
-        return cast("candidate", np.array(self._counts, dtype=np.int64), columns)
+def reconstruct_block(block: EventBlock, constants: BaselineConstants) -> Collection:
+    """Candidates of every event of a block."""
+    photon_like = looks_like_photon(block["cluster"], constants.photon)
+    events = [_reconstruct(view, constants) for view in event_views(block, constants.field, photon_like)]
+    table = np.concatenate([np.zeros((0, len(_COLUMNS))), *events])
+    counts = np.array([len(rows) for rows in events], dtype=np.int64)
+    return cast("candidate", counts, {name: table[:, index] for index, name in enumerate(_COLUMNS)})
 
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+def _reconstruct(view: EventView, constants: BaselineConstants) -> Floats:
+    """Candidates of an event, one row of `_COLUMNS` each."""
+    link, photon, lepton = constants.link, constants.photon, constants.lepton
+    scale = _scale(constants)
+    reach = np.array([link.ecal_distance, link.hcal_distance, lepton.muon_yoke_distance])
+    min_hits = link.min_hits
+    if view.coarse:
+        reach, min_hits = reach * _COARSER, 1
+    shared, nearest, pattern = follow_tracks(view, reach)
+    main, parent = link_tracks(shared, view.photon_like, min_hits)
+    label = _label_tracks(view, main, pattern, lepton)
+    _give_back_radiation(view, label, main, parent, lepton.brem_angle)
+    momenta, energies, spread = explain(view, main, parent, link.fragment_distance, scale)
+    # A stiff track that ends inside the tracker interacted there: what it became is measured instead.
+    reach_pt = 0.5 * _BENDING * constants.field * constants.face_radius
+    whole = ~np.isnan(view.tracks[:, 6]) | (view.pt_eta_phi[:, 0] < _STIFF * reach_pt)
+    made = [_of_tracks(view, label, main)[whole]]
+
+    core = PhotonCore(photon.core_radius, photon.core_energy, photon.core_layer, photon.core_track_distance)
+    group = np.array([root_of(parent, c) if parent[c] >= 0 else -1 for c in range(len(parent))], dtype=np.int64)
+    electrons = set(group[main[(label == ELECTRON) & (main >= 0)]].tolist())
+    for root in np.nonzero(momenta > 0)[0].tolist():
+        excess = hadronic(energies[root], scale) - momenta[root]
+        if excess < scale.excess_sigmas * spread[root] or root in electrons:
+            continue
+        chosen = np.nonzero((view.calorimeter == 0) & (view.cluster >= 0) & (group[view.cluster] == root))[0]
+        cores = find_cores(view, chosen, nearest, constants.face_radius, core)
+        hidden = excess_neutrals(view, root, momenta[root], energies[root], spread[root], cores, scale)
+        made.append(_of_neutrals(hidden[:, 0], hidden[:, 1], hidden[:, 2:5], hidden[:, 5]))
+    return np.concatenate([*made, *_remaining(view, parent, link.fragment_distance, scale)])
 
 
-def label_tracks(
-    momentum: Floats,
-    main: Integers,
-    pattern: Floats,
-    cluster_energy: Floats,
-    photon_like: Flags,
-    constants: LeptonConstants,
-) -> Integers:
+def _scale(constants: BaselineConstants) -> HadronScale:
+    hadron = constants.hadron
+    knots, factors = np.log(np.array(hadron.energy)), np.array(hadron.factor)
+    return HadronScale(knots, factors, hadron.noise, hadron.stochastic, hadron.excess_sigmas, hadron.absorb_sigmas)
+
+
+def _remaining(view: EventView, parent: Integers, reach: float, scale: HadronScale) -> Iterator[Floats]:
+    """Photons and neutral hadrons from clusters nobody owns."""
+    piece_of = gather_remaining(view, parent, reach)
+    free = piece_of >= 0
+    total = np.bincount(piece_of[free], weights=view.energy[free], minlength=len(view.energy))
+    for c in np.nonzero(total > 0)[0].tolist():
+        if view.photon_like[c]:
+            yield _of_neutrals([PHOTON], [view.energy[c]], view.centre[c : c + 1], [c])
+        else:
+            pieces = piece_of == c
+            where = np.average(view.centre[pieces], axis=0, weights=view.energy[pieces])
+            yield _of_neutrals([NEUTRAL_HADRON], [hadronic(total[c], scale)], where[None], [c])
+
+
+def _of_tracks(view: EventView, label: Integers, cluster: Integers) -> Floats:
+    """Charged particles with the momenta of the tracks of an event."""
+    pt, eta, phi = view.pt_eta_phi.T
+    energy = np.sqrt((pt * np.cosh(eta)) ** 2 + MASS[label] ** 2)
+    columns = (label, view.charge, *cartesian(pt, eta, phi), energy, np.arange(len(pt)), cluster)
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def _of_neutrals(label: npt.ArrayLike, energy: npt.ArrayLike, position: Floats, cluster: npt.ArrayLike) -> Floats:
+    """Neutral particles that come straight from the collision point to a position."""
+    label, energy = np.asarray(label, dtype=np.int64), np.asarray(energy, dtype=np.float64)
+    direction = position / np.linalg.norm(position, axis=1, keepdims=True)
+    px, py, pz = (momentum_of(energy, label)[:, None] * direction).T
+    none = np.zeros(len(energy))
+    return np.stack([label, none, px, py, pz, energy, none - 1, np.asarray(cluster, dtype=np.float64)], axis=1)
+
+
+def cartesian(pt: Floats, eta: Floats, phi: Floats) -> tuple[Floats, Floats, Floats]:
+    """Momentum along x, y and z."""
+    return pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta)
+
+
+def momentum_of(energy: Floats, label: Integers) -> Floats:
+    """Momentum of candidates measured by their energy; at least half of it, where that is less than the mass."""
+    momentum: Floats = np.sqrt(np.maximum(energy**2 - MASS[label] ** 2, (0.5 * energy) ** 2))
+    return momentum
+
+
+def looks_like_photon(clusters: Collection, constants: PhotonConstants) -> Flags:
+    """Clusters in the ECAL, narrow, early and starting at the front."""
+    energy = clusters["energy"].astype(np.float64)
+    where = np.log(np.maximum(energy, constants.energy[0]))
+    knots = np.log(constants.energy)
+    narrow = clusters["width_across"] < np.interp(where, knots, constants.width)
+    early = clusters["mean_depth"] < np.interp(where, knots, constants.depth)
+    in_ecal = clusters["ecal_energy"] > constants.ecal_share * energy
+    result: Flags = in_ecal & narrow & early & (clusters["start_layer"] <= constants.start_layer)
+    return result
+
+
+def _label_tracks(view: EventView, main: Integers, pattern: Floats, constants: LeptonConstants) -> Integers:
     """Class of each track of an event.
 
     A muon leaves a minimum-ionising trace through the whole HCAL, or hits in the yoke, and little energy. An electron ends in
@@ -115,150 +158,24 @@ def label_tracks(
     """
     layers, hcal_energy, yoke_hits = pattern.T
     penetrates = (layers >= constants.muon_layers) | (yoke_hits >= constants.muon_yoke_hits)
-    is_muon = penetrates & (hcal_energy < constants.muon_hcal_energy) & (momentum > constants.muon_momentum)
+    is_muon = penetrates & (hcal_energy < constants.muon_hcal_energy) & (view.momentum > constants.muon_momentum)
     linked = main >= 0
-    ratio = np.where(linked, cluster_energy[main] if len(cluster_energy) else 0.0, 0.0) / momentum
+    ratio = np.where(linked, view.energy[main] if len(view.energy) else 0.0, 0.0) / view.momentum
     low, high = constants.electron_ratio
-    electromagnetic = linked & (photon_like[main] if len(photon_like) else False)
+    electromagnetic = linked & (view.photon_like[main] if len(view.photon_like) else False)
     is_electron = electromagnetic & (ratio > low) & (ratio < high)
     return np.where(is_muon, MUON, np.where(is_electron, ELECTRON, CHARGED_HADRON))
 
 
-def bremsstrahlung(
-    label: Integers,
-    direction_at_vertex: Floats,
-    main: Integers,
-    centre: Floats,
-    parent: Integers,
-    photon_like: Flags,
-    angle: float,
-) -> None:
+def _give_back_radiation(view: EventView, label: Integers, main: Integers, parent: Integers, angle: float) -> None:
     """Give photons that an electron radiated to the electron: they lie where it would have gone without the field.
 
-    `direction_at_vertex` is the unit direction of each track at the beam. `parent` is changed in place.
+    `parent` is changed in place.
     """
-    towards = centre / np.linalg.norm(centre, axis=1, keepdims=True).clip(1e-9) if len(centre) else centre
+    towards = view.centre / np.linalg.norm(view.centre, axis=1, keepdims=True).clip(1e-9)
     for track in np.nonzero((label == ELECTRON) & (main >= 0))[0]:
-        cosine = towards @ direction_at_vertex[track]
-        radiated = photon_like & (parent < 0) & (cosine > np.cos(angle))
-        parent[radiated] = main[track]
-
-
-_BENDING = 0.299792458e-3  # GeV / (T mm)
-_MOST_NEUTRALS = 13
-#: How much further from a track the centre of a cluster may lie than a hit.
-_COARSER = np.array([6.0, 2.0, 1.0])
-#: Transverse momentum above which a track must reach the calorimeter, in units of what just reaches it.
-_STIFF = 1.2
-
-
-@dataclass(frozen=True)
-class EventView:
-    """Arrays of one event."""
-
-    tracks: Floats  # [track, (x, y, z, dx, dy, dz, turning rate)] at the calorimeter face
-    momentum: Floats
-    direction: Floats  # at the vertex
-    pt_eta_phi: Floats
-    charge: npt.NDArray[np.int64]
-    centre: Floats
-    energy: Floats
-    photon_like: npt.NDArray[np.bool_]
-    hits: Floats  # [hit, (x, y, z, energy)]
-    calorimeter: npt.NDArray[np.int64]
-    layer: npt.NDArray[np.int64]
-    cluster: npt.NDArray[np.int64]
-    coarse: bool  # whether the hits are really the centres of the clusters
-
-
-def reconstruct_block(block: EventBlock, constants: BaselineConstants) -> Collection:
-    """Candidates of every event of a block."""
-    candidates = CandidateList()
-    photon_like = looks_like_photon(block["cluster"], constants.photon)
-    for view in event_views(block, constants.field, photon_like):
-        _reconstruct(view, constants, candidates)
-        candidates.end_event()
-    return candidates.collection()
-
-
-def _reconstruct(view: EventView, constants: BaselineConstants, candidates: CandidateList) -> None:
-    link, hadron, photon, lepton = constants.link, constants.hadron, constants.photon, constants.lepton
-    scale = (np.log(np.array(hadron.energy)), np.array(hadron.factor))
-    reach = np.array([link.ecal_distance, link.hcal_distance, lepton.muon_yoke_distance])
-    min_hits = link.min_hits
-    if view.coarse:
-        reach, min_hits = reach * _COARSER, 1
-    shared, nearest, pattern = follow_tracks(
-        view.tracks, view.hits, view.calorimeter, view.layer, view.cluster, len(view.energy), reach
-    )
-    main, parent = link_tracks(shared, view.photon_like, min_hits)
-    label = label_tracks(view.momentum, main, pattern, view.energy, view.photon_like, lepton)
-    bremsstrahlung(label, view.direction, main, view.centre, parent, view.photon_like, lepton.brem_angle)
-    momenta, energies, spread = explain(
-        view.tracks,
-        view.momentum,
-        main,
-        parent,
-        view.centre,
-        view.energy,
-        view.photon_like,
-        link.fragment_distance,
-        scale,
-        (hadron.noise, hadron.stochastic),
-        hadron.absorb_sigmas,
-    )
-    # A stiff track that ends inside the tracker interacted there: what it became is measured instead.
-    reach_pt = 0.5 * _BENDING * constants.field * constants.face_radius
-    whole = ~np.isnan(view.tracks[:, 6]) | (view.pt_eta_phi[:, 0] < _STIFF * reach_pt)
-    candidates.add_tracks(view.pt_eta_phi, view.charge, label, main, whole)
-
-    core = np.array([photon.core_radius, photon.core_energy, photon.core_layer, photon.core_track_distance])
-    made = np.zeros((_MOST_NEUTRALS, 6))
-    group = np.array([root_of(parent, c) if parent[c] >= 0 else -1 for c in range(len(parent))], dtype=np.int64)
-    electrons = set(group[main[(label == ELECTRON) & (main >= 0)]].tolist())
-    for root in np.nonzero(momenta > 0)[0].tolist():
-        excess = hadronic(energies[root], *scale) - momenta[root]
-        if excess < hadron.excess_sigmas * spread[root] or root in electrons:
-            continue
-        chosen = np.nonzero((view.calorimeter == 0) & (view.cluster >= 0) & (group[view.cluster] == root))[0]
-        count = excess_neutrals(
-            root,
-            momenta[root],
-            energies[root],
-            spread[root],
-            view.centre,
-            chosen,
-            view.hits,
-            view.layer,
-            nearest,
-            constants.face_radius,
-            core,
-            scale,
-            hadron.excess_sigmas,
-            made,
-        )
-        candidates.add_neutrals(made[:count, 0], made[:count, 1], made[:count, 2:5], made[:count, 5])
-    _add_remaining(view, parent, link.fragment_distance, scale, candidates)
-
-
-def _add_remaining(
-    view: EventView,
-    parent: npt.NDArray[np.int64],
-    reach: float,
-    scale: tuple[Floats, Floats],
-    candidates: CandidateList,
-) -> None:
-    """Photons and neutral hadrons from clusters nobody owns."""
-    piece_of = gather_remaining(parent, view.photon_like, view.energy, view.centre, reach)
-    free = piece_of >= 0
-    total = np.bincount(piece_of[free], weights=view.energy[free], minlength=len(view.energy))
-    for c in np.nonzero(total > 0)[0].tolist():
-        if view.photon_like[c]:
-            candidates.add_neutrals([PHOTON], [view.energy[c]], view.centre[c : c + 1], [c])
-        else:
-            pieces = piece_of == c
-            where = np.average(view.centre[pieces], axis=0, weights=view.energy[pieces])
-            candidates.add_neutrals([NEUTRAL_HADRON], [hadronic(total[c], *scale)], where[None], [c])
+        cosine = towards @ view.direction[track]
+        parent[view.photon_like & (parent < 0) & (cosine > np.cos(angle))] = main[track]
 
 
 def event_views(block: EventBlock, field: float, photon_like: npt.NDArray[np.bool_]) -> Iterator[EventView]:

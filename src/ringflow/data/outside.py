@@ -9,7 +9,6 @@ collections, and columns a detector does not have.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from ringflow.base.errors import UsageError
 from ringflow.base.rundir import write_atomic, write_errors
+from ringflow.base.words import did_you_mean
 from ringflow.data.manifest import CARD_FILE, dataset_card, make_manifest, write_manifest
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_of, shard_file
@@ -115,8 +115,7 @@ def _collection(name: str, array: Any) -> Collection:
     columns: dict[str, npt.NDArray[Any]] = {}
     for field, values in fields.items():
         if field not in described:
-            close = difflib.get_close_matches(field, described, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
+            hint = did_you_mean(field, described)
             raise UsageError(f"{name}.{field} is not in the schema; {hint}columns: {', '.join(described)}")
         per_event, flat = _flatten(f"{name}.{field}", values)
         if counts is not None and not np.array_equal(per_event, counts):

@@ -24,8 +24,8 @@ from ringflow.baseline.constants import (
     LinkConstants,
     PhotonConstants,
 )
-from ringflow.baseline.link import CORE_SHARE, follow_tracks, track_distance
-from ringflow.baseline.rules import EventView, event_views
+from ringflow.baseline.link import CORE_SHARE, EventView, follow_tracks, track_distance
+from ringflow.baseline.rules import event_views
 from ringflow.event.block import EventBlock
 from ringflow.sim.blocks import BARREL, Floats, Shot, observe, run_all, simulate_shot
 from ringflow.sim.geometry import DetectorGeometry, load_detector
@@ -156,9 +156,7 @@ def _measure_block(geometry: DetectorGeometry, block: EventBlock, add: Callable[
         if len(view.tracks) != 1 or np.isnan(view.tracks[0, 6]):
             continue
         add("ratio", view.energy[0] / view.momentum[0])
-        _, distance, pattern = follow_tracks(
-            view.tracks, view.hits, view.calorimeter, view.layer, view.cluster, len(view.energy), anywhere
-        )
+        _, distance, pattern = follow_tracks(view, anywhere)
         for kind, name in enumerate(("ecal_distance", "hcal_distance", "yoke_distance")):
             add(name, distance[(view.calorimeter == kind) & (distance < anywhere[kind])])
         add("pattern", pattern)

@@ -6,7 +6,6 @@ events = generator.generate(0, 100)
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import tomllib
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pydantic import Field, model_validator
 
 from ringflow.base.config import Settings
 from ringflow.base.errors import UsageError
+from ringflow.base.words import did_you_mean
 from ringflow.event.particles import lookup, properties
 from ringflow.sim.settings import GeneratorSettings
 
@@ -138,8 +138,7 @@ def sample(name: str) -> Collision | Gun:
     samples = _samples()
     if name in samples:
         return samples[name]
-    close = difflib.get_close_matches(name, samples, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name, samples)
     raise UsageError(f"unknown sample {name!r}; {hint}samples: {', '.join(samples)}")
 
 

@@ -5,7 +5,6 @@ Lengths are mm, energies GeV, the field tesla. Free of torch.
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +15,7 @@ from pydantic import Field
 
 from ringflow.base.config import Settings
 from ringflow.base.errors import UsageError
+from ringflow.base.words import did_you_mean
 from ringflow.elements.settings import ClusteringSettings
 from ringflow.event.schema import SUBSYSTEMS
 
@@ -249,7 +249,6 @@ def load_detector(name: str) -> DetectorGeometry:
         return DetectorGeometry.resolve(Path(name))
     known = detector_names()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
+        hint = did_you_mean(name, known)
         raise UsageError(f"unknown detector '{name}': {hint}known are {', '.join(known)}, or give a TOML file")
     return DetectorGeometry.resolve(DETECTORS / f"{name}.toml")

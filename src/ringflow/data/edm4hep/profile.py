@@ -6,7 +6,6 @@ file, all others are taken where they are there. Lengths are mm, the field tesla
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +13,7 @@ from pydantic import Field
 
 from ringflow.base.config import Settings
 from ringflow.base.errors import UsageError
+from ringflow.base.words import did_you_mean
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -120,6 +120,5 @@ def load_profile(name_or_toml: str | Path) -> Profile:
         return Profile.resolve(PROFILES / f"{name_or_toml}.toml")
     if str(name_or_toml).endswith(".toml"):
         return Profile.resolve(Path(name_or_toml))
-    close = difflib.get_close_matches(str(name_or_toml), known, n=1)
-    hint = f"did you mean '{close[0]}'? " if close else ""
+    hint = did_you_mean(str(name_or_toml), known)
     raise UsageError(f"unknown profile '{name_or_toml}': {hint}known are {', '.join(known)}, or give a TOML file")
