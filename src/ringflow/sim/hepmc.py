@@ -186,6 +186,7 @@ class HepMCFile:
         if not path.is_file():
             raise InputFileError(f"{path}: no such HepMC file; check the path")
         self._stream: BinaryIO | None = None
+        self._place = 0  # in the decompressed file
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -212,11 +213,16 @@ class HepMCFile:
 
     def _bytes(self, first: int, last: int) -> bytes:
         with self._reading_errors():
-            if self._stream is None or self._stream.tell() > first:
+            if self._stream is None or self._place > first:
                 self._close()
-                self._stream = _open(self.path)
-            self._stream.seek(first)
-            return self._stream.read(last - first)
+                self._stream, self._place = _open(self.path), 0
+            if self._stream.seekable():
+                self._place = self._stream.seek(first)
+            while self._place < first and (dropped := self._stream.read(min(first - self._place, _CHUNK))):
+                self._place += len(dropped)
+            text = self._stream.read(last - first)
+            self._place += len(text)
+            return text
 
     @cached_property
     def _header(self) -> bytes:
@@ -240,11 +246,9 @@ class HepMCFile:
 
     @contextmanager
     def _reading_errors(self) -> Iterator[None]:
-        import zstandard
-
         try:
             yield
-        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             reason = " ".join(str(error).split())
             raise InputFileError(f"{self.path}: cannot be read to its end ({reason}); {_FETCH_AGAIN}") from None
 
@@ -264,10 +268,9 @@ def _open(path: Path) -> BinaryIO:
     if magic.startswith(b"\x1f\x8b"):
         return cast(BinaryIO, gzip.open(path, "rb"))
     if magic == b"\x28\xb5\x2f\xfd":
-        import zstandard
+        import pyarrow
 
-        stream = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True)
-        return cast(BinaryIO, stream)
+        return cast(BinaryIO, pyarrow.input_stream(path, compression="zstd"))
     return path.open("rb")
 
 
