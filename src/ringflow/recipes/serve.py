@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ringflow.infer.runtime import Description, Reconstructor
     from ringflow.infer.serve.served import ServedModel
 
-_PACKAGES = ("httptools", "prometheus_client", "starlette", "uvicorn")
+_PACKAGES = ("h11", "prometheus_client", "starlette", "uvicorn")
 #: Elements computed at a time. torch gains from many; ONNX computes event by event, and answers sooner in small portions.
 _BATCH_ELEMENTS = {"torch": 8192, "onnx": 512}
 _NAME_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -47,7 +47,7 @@ def serve(
         raise UsageError(f"{name!r} is no name for a model; use letters, digits, dots, dashes and underscores")
     path = model_file(model)
     from ringflow.infer.serve.app import Application, Limits
-    from ringflow.infer.serve.batching import BatchSettings
+    from ringflow.infer.serve.served import BatchSettings
     from ringflow.infer.serve.server import ModelServer, address, bind, run
 
     with bind(host, port) as taken:

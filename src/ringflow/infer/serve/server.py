@@ -1,26 +1,36 @@
-"""The process that serves: an address, a web server on it, and an end in which everyone is answered."""
+"""The process that serves: an address, a web server on it, and an end in which everyone is answered.
+
+Uvicorn on h11 bounds heads and takes one request of a connection at a time. What it would wait for without end, a head that
+comes letter by letter or a client that does not read its answer, is watched here.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import math
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
+import h11
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from ringflow.base.errors import FailureError
 from ringflow.base.log import say
-from ringflow.infer.serve.app import Application
-from ringflow.infer.serve.connection import limited
+from ringflow.infer.serve.app import Application, error_response
 
 MOST_CONNECTIONS = 512
-_KEEP_ALIVE_SECONDS = 60
+#: Bytes of a head, or of anything else that is not yet whole.
+MOST_HEAD_BYTES = 64 << 10
+_HEAD_SECONDS, _KEEP_ALIVE_SECONDS, _SECONDS_BETWEEN_LOOKS = 10.0, 60, 0.25
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _REASONS = {
     errno.EADDRINUSE: "it is in use; choose another --port, or 0 for any that is free",
@@ -57,8 +67,10 @@ class ModelServer(uvicorn.Server):
     def __init__(self, application: Application, timeout: float, ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                application.asgi,
-                http=limited(timeout, MOST_CONNECTIONS),
+                self._admitted,
+                interface="asgi3",
+                http="h11",
+                h11_max_incomplete_event_size=MOST_HEAD_BYTES,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -71,17 +83,44 @@ class ModelServer(uvicorn.Server):
                 timeout_graceful_shutdown=math.ceil(3 * timeout) + 1,
             )
         )
-        self._application, self._ready = application, ready
+        self._application, self._timeout, self._ready = application, timeout, ready
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and len(self.server_state.connections) > MOST_CONNECTIONS:
+            refused = error_response("as many clients are connected as may be; try again", 503, close=True)
+            await refused(scope, receive, send)
+        else:
+            await self._application.asgi(scope, receive, send)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
+        asyncio.get_running_loop().set_exception_handler(_unless_of_protocol)
         await super().startup(sockets)
+        self._watch = asyncio.create_task(self._leave_the_slow())
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen no more, and answer whom is left."""
         say(f"stopping; {len(self.server_state.tasks)} requests are answered first")
         await super().shutdown(sockets)
+        self._watch.cancel()
+
+    async def _leave_the_slow(self) -> None:
+        """End connections whose head, or the reading of whose answer, takes too long; the application limits bodies.
+
+        Where there are too many, those that ask nothing go at once.
+        """
+        since: dict[tuple[Any, Any, bool], float] = {}
+        while True:
+            now = time.monotonic()
+            connections: list[Any] = list(self.server_state.connections)  # of h11
+            head_seconds = min(self._timeout, _HEAD_SECONDS) if len(connections) <= MOST_CONNECTIONS else 0.0
+            waits = [(one, one.cycle, _is_unread(one)) for one in connections if _is_unread(one) or _has_no_head(one)]
+            since = {wait: since.get(wait, now) for wait in waits}
+            for (connection, _, unread), begun in since.items():
+                if now - begun >= (self._timeout if unread else head_seconds):
+                    connection.transport.abort()
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def stop(self) -> None:
         """Begin to stop; may be called from a signal or from another thread."""
@@ -106,6 +145,23 @@ class ModelServer(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + sig)
         self.stop()
+
+
+def _is_unread(connection: Any) -> bool:
+    """Whether an answer waits to be read. A connection that is closed ends when everything is, which may be never."""
+    return bool(connection.flow.write_paused or connection.transport.is_closing())
+
+
+def _has_no_head(connection: Any) -> bool:
+    """Whether a head is expected: neither is a request under way, nor is it idle since the last one."""
+    under_way = connection.cycle is not None and not connection.cycle.response_complete
+    return not under_way and connection.timeout_keep_alive_task is None
+
+
+def _unless_of_protocol(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A client that sends nonsense after its answer is no trouble of ours: uvicorn fails to answer once more."""
+    if not isinstance(context.get("exception"), h11.ProtocolError):
+        loop.default_exception_handler(context)
 
 
 def run(server: ModelServer, taken: socket.socket) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ringflow.infer.serve.batching import Batcher, BatchSettings, QueueFullError
+from ringflow.infer.serve.served import Batcher, BatchSettings, QueueFullError
 
 PATIENCE = 30.0
 

@@ -78,20 +78,6 @@ def test_a_file_that_is_no_model(command: Callable[..., Any], tmp_path: Path) ->
         assert name in done.stderr.splitlines()[-1]
 
 
-def test_a_missing_extra(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    real = recipe.importlib.import_module
-
-    def without(name: str) -> Any:
-        if name == "uvicorn":
-            raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
-        return real(name)
-
-    monkeypatch.setattr(recipe.importlib, "import_module", without)
-    done = command("serve")
-    assert done.code == 1
-    assert "uvicorn is not installed; pip install 'ringflow[serve]'" in done.stderr
-
-
 def test_the_engine_is_chosen(weights: Path, small_onnx: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     assert recipe._engine(small_onnx(), cpu) == "onnx"

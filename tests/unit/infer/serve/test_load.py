@@ -26,9 +26,8 @@ from fixtures.serving import (
 )
 from ringflow.infer.serve import app
 from ringflow.infer.serve.app import Limits
-from ringflow.infer.serve.batching import BatchSettings
 from ringflow.infer.serve.protocol import Values
-from ringflow.infer.serve.served import ServedModel
+from ringflow.infer.serve.served import BatchSettings, ServedModel
 
 
 class Gated:

@@ -15,8 +15,7 @@ from tritonclient.utils import InferenceServerException
 from fixtures.fake_events import fake_block
 from fixtures.serving import Event, Running, events_of, running, same_answer, served_by_torch
 from ringflow.infer.runtime import OnnxSession
-from ringflow.infer.serve.batching import BatchSettings
-from ringflow.infer.serve.served import ServedModel
+from ringflow.infer.serve.served import BatchSettings, ServedModel
 from ringflow.models.file import LoadedModel
 
 
