@@ -13,8 +13,7 @@ import pytest
 
 from fixtures.chromium import CHROMIUM, NO_WEBGL, PATIENCE, SOFTWARE_WEBGL, Chromium
 from fixtures.display_server import served
-from ringflow.display.ranking import Errors
-from ringflow.display.source import EventSource, open_source
+from ringflow.display.source import Errors, EventSource, open_source
 from ringflow.display.static import write_static
 from ringflow.recipes.simulate import simulate
 from ringflow.sim.settings import SimulateSettings

@@ -13,6 +13,8 @@ from ringflow.base.errors import FailureError, UsageError
 
 #: Every folder the software makes holds its resolved settings; this is how it knows its own.
 SETTINGS_FILE = "settings.toml"
+#: The figures of a report of `ringflow evaluate`; a folder that holds them is one.
+METRICS_FILE = "metrics.json"
 #: What a job of a cluster says goes there; it is opened before the command starts, and stays when the rest is replaced.
 LOGS_FOLDER = "logs"
 

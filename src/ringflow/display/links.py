@@ -18,8 +18,6 @@ import pydantic
 
 from ringflow.base.errors import InputFileError
 from ringflow.base.provenance import describe_input
-from ringflow.data.read import Dataset
-from ringflow.display.edm4hep import Edm4hepEvents
 
 #: Edges of a layer that are shown at most: more are one grey area.
 MOST_EDGES = 3000
@@ -55,19 +53,12 @@ class EventLinks(_Part):
     links: tuple[_Link, ...]
     graph: tuple[_Layer, ...] = ()
 
-    def scene_links(self) -> list[dict[str, Any]]:
-        """As a scene has them."""
-        return [link.model_dump(mode="json") for link in self.links]
-
-    def scene_graph(self) -> list[dict[str, Any]]:
-        """The strongest edges of every layer, the strongest first."""
-        return [
-            {
-                "layer": one.layer,
-                "edges": [list(edge) for edge in sorted(one.edges, key=lambda edge: -edge[2])[:MOST_EDGES]],
-            }
-            for one in self.graph
-        ]
+    def in_scene(self) -> dict[str, Any]:
+        """As a scene has them; of every layer the strongest edges, the strongest first."""
+        found = self.model_dump(mode="json", include={"links", "graph"})
+        for layer in found["graph"]:
+            layer["edges"] = sorted(layer["edges"], key=lambda edge: -edge[2])[:MOST_EDGES]
+        return found
 
     def require(self, path: Path, candidates: Mapping[str, int], elements: int) -> None:
         """Refuse what points to nothing: `candidates` says how many every reconstruction made."""
@@ -119,17 +110,3 @@ class LinkFile(_Part):
         if not same:
             notes.append(f"{path} was made of {self.source}, not of {shown}; lines may be wrong")
         return tuple(notes)
-
-    def by_place(self, path: Path, dataset: Dataset) -> dict[int, EventLinks]:
-        """Its events by their place in a dataset; the number decides, since those of a split are counted within it."""
-        if isinstance(dataset, Edm4hepEvents):
-            known = {dataset.number(event.index): event.index for event in self.events if event.index < len(dataset)}
-        else:
-            numbers = (number for block in dataset.events(columns=[]) for number in block.event_number.tolist())
-            known = {number: place for place, number in enumerate(numbers)}
-        for event in self.events:
-            if event.event_number not in known:
-                raise InputFileError(
-                    f"{path} has event {event.event_number}, which {dataset.path} lacks; make it anew of what is shown"
-                )
-        return {known[event.event_number]: event for event in self.events}

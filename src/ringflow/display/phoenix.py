@@ -1,4 +1,4 @@
-"""Events in the JSON format of Phoenix, the event display of the HEP Software Foundation.
+"""Events in the JSON format of Phoenix, the event display of the HEP Software Foundation, written and read.
 
 A file is `{"key": event, ...}`; an event has `event number`, `run number`, and by object type named collections:
 
@@ -8,150 +8,141 @@ A file is `{"key": event, ...}`; an event has `event number`, `run number`, and 
     Jets, MissingEnergy   one collection per reconstruction
     Vertices        `vertices`, where true particles were made
 
-Lengths are mm, energies GeV. What Phoenix does not know is added as decoration: it shows such entries, and `phoenix_read.py`
-finds there what it needs to make the same scene again.
+Lengths are mm, energies GeV. What Phoenix does not know is added as decoration: it shows such entries, and reading finds there
+what it needs to make the same scene again. Of another experiment's file the tracks, clusters, hits and jets are shown. Every
+collection of tracks is a reconstruction of its own, to be looked at side by side; the class of its candidates is not known.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ringflow.base.errors import InputFileError
 from ringflow.base.rundir import write_atomic
+from ringflow.display.geometry import outline
+from ringflow.display.scene import SCENE_VERSION, TITLES
+from ringflow.display.source import Errors
+from ringflow.event.particles import PARTICLE_CLASSES
+from ringflow.event.schema import SUBSYSTEMS
 
-Scene = Mapping[str, Any]
-
-#: The collection of what the detector measured, beside those of reconstructions.
-MEASURED = "tracks"
-CLUSTERS = "clusters"
+#: The collections of what the detector measured, beside those of reconstructions.
+MEASURED, CLUSTERS = "tracks", "clusters"
 JET_RADIUS = 0.4
+#: Where Phoenix draws clusters that do not say where they are, in mm.
+_DEFAULT_RADIUS, _DEFAULT_Z = 1800.0, 3600.0
+_POINT_TYPES = ("Point", "CircularPoint", "Box")
 _COLOURS = ("#999999", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#7C6A9C", "#B59E6A")
 _SYSTEM_COLOURS = {"ecal": "#E69F00", "hcal": "#0072B2", "yoke": "#CC79A7"}
-#: Columns of scenes that are kept as decorations under their own names.
-TRACK_DECORATIONS = ("particle",)
-CLUSTER_DECORATIONS = ("x", "y", "num_hits", "subsystem", "particle")
-CANDIDATE_DECORATIONS = ("label", "energy", "px", "py", "pz", "track", "cluster", "match")
-HIT_DECORATIONS = ("energy", "cluster", "particle")
+#: Columns of scenes that are kept as decorations under their own names, and what they are where a file has none.
+_CLUSTER_DECORATIONS = {"x": -1, "y": -1, "num_hits": 0, "subsystem": 0, "particle": -1}
+_CANDIDATE_DECORATIONS = ("label", "energy", "px", "py", "pz", "track", "cluster", "match")
+_HIT_DECORATIONS = {"energy": 1.0, "cluster": -1, "particle": -1}
+#: Columns of scenes by what Phoenix calls them.
+_TRACK_COLUMNS = {"pt": "pT", "eta": "eta", "phi": "phi", "charge": "charge", "d0": "d0", "z0": "z0", "chi2": "chi2"}
+_TRACK_COLUMNS |= {"ndf": "dof", "num_hits": "num_hits"}
+_JET_COLUMNS = {"pt": "pT", "eta": "eta", "phi": "phi", "energy": "energy"}
+_CANDIDATE = ("label", "charge", "px", "py", "pz", "energy", "pt", "eta", "phi", "track", "cluster", "match", "line")
+#: Parts of a scene that Phoenix has no place for.
+_KEPT = ("event", "detector", "particles", "links", "graph", "calorimeter", "classes", "subsystems")
+
+Record = dict[str, Any]
+Columns = Mapping[str, Any]
 
 
-def write_phoenix(path: Path, scenes: Iterable[Scene]) -> None:
+def write_phoenix(path: Path, scenes: Iterable[Columns]) -> None:
     """Write events as one file."""
     write_atomic(path, json.dumps(phoenix_file(scenes), allow_nan=False))
 
 
-def phoenix_file(scenes: Iterable[Scene]) -> dict[str, Any]:
+def phoenix_file(scenes: Iterable[Columns]) -> Record:
     """Events by key."""
     return {f"event {scene['event']['index']}": phoenix_event(scene) for scene in scenes}
 
 
-def phoenix_event(scene: Scene) -> dict[str, Any]:
+def phoenix_event(scene: Columns) -> Record:
     """One event."""
-    event, reconstructions = scene["event"], scene["reconstructions"]
-    kept = {name: scene[name] for name in ("particles", "links", "graph", "calorimeter", "classes", "subsystems")}
+    made = scene["reconstructions"]
     return {
-        "event number": event["number"],
+        "event number": scene["event"]["number"],
         "run number": 0,
         # Text, because Phoenix takes every object at this level for a type of physics objects.
-        "ringflow": json.dumps({"event": event, "detector": scene["detector"], **kept}, allow_nan=False),
-        "Tracks": {
-            MEASURED: _tracks(scene["tracks"]),
-            **{one["name"]: _candidates(one) for one in reconstructions},
-        },
-        "CaloClusters": {CLUSTERS: _clusters(scene["clusters"])},
-        "Hits": _hits(scene),
-        "Jets": {one["name"]: _jets(one["jets"]) for one in reconstructions},
-        "MissingEnergy": {one["name"]: _missing(one["candidates"]) for one in reconstructions},
-        "Vertices": {"vertices": _vertices(scene["particles"])},
+        "ringflow": json.dumps({name: scene[name] for name in _KEPT}, allow_nan=False),
+        "Tracks": {MEASURED: _write_tracks(scene["tracks"]), **{one["name"]: _write_candidates(one) for one in made}},
+        "CaloClusters": {CLUSTERS: _write_clusters(scene["clusters"])},
+        "Hits": _write_hits(scene),
+        "Jets": {one["name"]: _write_jets(one["jets"]) for one in made},
+        "MissingEnergy": {one["name"]: [_missing(one["candidates"])] for one in made},
+        "Vertices": {"vertices": _write_vertices(scene["particles"])},
     }
 
 
-def triplets(line: list[float]) -> list[list[float]]:
+def _triplets(line: list[float]) -> list[list[float]]:
     """Points of a line, each as x, y, z."""
     return [line[place : place + 3] for place in range(0, len(line), 3)]
 
 
-def _decorated(columns: Mapping[str, Any], names: Iterable[str], row: int) -> dict[str, Any]:
+def _decorated(columns: Columns, names: Iterable[str], row: int) -> Record:
     return {name: columns[name][row] for name in names if columns.get(name)}
 
 
-def _tracks(tracks: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _write_tracks(tracks: Columns) -> list[Record]:
     made = []
     for row, line in enumerate(tracks["lines"]):
-        pt, eta, phi, charge = (tracks[name][row] for name in ("pt", "eta", "phi", "charge"))
-        d0, z0 = (tracks[name][row] if name in tracks else 0.0 for name in ("d0", "z0"))
-        momentum = pt * math.cosh(eta)
-        theta = 2.0 * math.atan(math.exp(-eta))
-        made.append(
-            {
-                "pos": triplets(line),
-                "dparams": [d0, z0, phi, theta, charge / momentum],
-                "pT": pt,
-                "eta": eta,
-                "phi": phi,
-                "d0": d0,
-                "z0": z0,
-                "charge": charge,
-                "mom": momentum,
-                **{name: tracks[key][row] for key, name in (("chi2", "chi2"), ("ndf", "dof")) if key in tracks},
-                **_decorated(tracks, (*TRACK_DECORATIONS, "num_hits"), row),
-                "color": _COLOURS[0],
-                "linewidth": 1,
-            }
-        )
+        track = {name: tracks[key][row] for key, name in _TRACK_COLUMNS.items() if key in tracks}
+        track = {"d0": 0.0, "z0": 0.0, **track}
+        momentum = track["pT"] * math.cosh(track["eta"])
+        theta = 2.0 * math.atan(math.exp(-track["eta"]))
+        parameters = [track["d0"], track["z0"], track["phi"], theta, track["charge"] / momentum]
+        style = {"color": _COLOURS[0], "linewidth": 1}
+        decorations = _decorated(tracks, ("particle",), row)
+        made.append({"pos": _triplets(line), "dparams": parameters, **track, "mom": momentum, **decorations, **style})
     return made
 
 
-def _candidates(reconstruction: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _write_candidates(reconstruction: Columns) -> list[Record]:
     columns, elements = reconstruction["candidates"], reconstruction["elements"]
     return [
         {
-            "pos": triplets(line),
+            "pos": _triplets(line),
             "pT": columns["pt"][row],
-            "eta": columns["eta"][row],
-            "phi": columns["phi"][row],
-            "charge": columns["charge"][row],
-            **_decorated(columns, CANDIDATE_DECORATIONS, row),
-            "tracks": elements["tracks"][row],
-            "clusters": elements["clusters"][row],
+            **{name: columns[name][row] for name in ("eta", "phi", "charge")},
+            **_decorated(columns, _CANDIDATE_DECORATIONS, row),
+            **{kind: elements[kind][row] for kind in ("tracks", "clusters")},
             "color": _COLOURS[columns["label"][row]],
         }
         for row, line in enumerate(columns["line"])
     ]
 
 
-def _clusters(clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    made = []
-    for row, energy in enumerate(clusters["energy"]):
-        x, y, z = (clusters[name][row] for name in ("x", "y", "z"))
-        made.append(
-            {
-                "energy": energy,
-                "eta": clusters["eta"][row],
-                "phi": clusters["phi"][row],
-                "radius": round(math.hypot(x, y), 3),
-                "z": z,
-                "side": 40.0,
-                "length": round(80.0 * math.sqrt(max(energy, 0.0)), 1),
-                **_decorated(clusters, CLUSTER_DECORATIONS, row),
-                "color": "#56B4E9",
-            }
-        )
-    return made
+def _write_clusters(clusters: Columns) -> list[Record]:
+    return [
+        {
+            **{name: clusters[name][row] for name in ("energy", "eta", "phi", "z")},
+            "radius": round(math.hypot(clusters["x"][row], clusters["y"][row]), 3),
+            "side": 40.0,
+            "length": round(80.0 * math.sqrt(max(energy, 0.0)), 1),
+            **_decorated(clusters, _CLUSTER_DECORATIONS, row),
+            "color": "#56B4E9",
+        }
+        for row, energy in enumerate(clusters["energy"])
+    ]
 
 
-def _hits(scene: Scene) -> dict[str, list[dict[str, Any]]]:
+def _write_hits(scene: Columns) -> dict[str, list[Record]]:
     hits, owners = scene["hits"], {one["name"]: one["hits"] for one in scene["reconstructions"]}
-    made: dict[str, list[dict[str, Any]]] = {}
+    made: dict[str, list[Record]] = {}
     for row, code in enumerate(hits.get("subsystem", [])):
         name = scene["subsystems"][code]
         made.setdefault(name, []).append(
             {
                 "type": "Point",
-                "pos": [hits["x"][row], hits["y"][row], hits["z"][row]],
-                **_decorated(hits, HIT_DECORATIONS, row),
+                "pos": [hits[axis][row] for axis in "xyz"],
+                **_decorated(hits, _HIT_DECORATIONS, row),
                 "row": row,
                 "candidates": {one: owner[row] for one, owner in owners.items() if owner},
                 "color": _SYSTEM_COLOURS.get(name.split("_")[0], _COLOURS[0]),
@@ -160,19 +151,228 @@ def _hits(scene: Scene) -> dict[str, list[dict[str, Any]]]:
     return made
 
 
-def _jets(jets: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _write_jets(jets: Columns) -> list[Record]:
+    columns = {**{key: jets[name] for name, key in _JET_COLUMNS.items()}, "match": jets["match"]}
     return [
-        {"eta": eta, "phi": phi, "energy": energy, "coneR": JET_RADIUS, "pT": pt, "match": match}
-        for pt, eta, phi, energy, match in zip(
-            *(jets[name] for name in ("pt", "eta", "phi", "energy", "match")), strict=True
-        )
+        {"coneR": JET_RADIUS, **dict(zip(columns, values, strict=True))}
+        for values in zip(*columns.values(), strict=True)
     ]
 
 
-def _missing(candidates: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"etx": -round(sum(candidates["px"]), 4), "ety": -round(sum(candidates["py"]), 4)}]
+def _missing(candidates: Columns) -> Record:
+    return {"etx": -round(sum(candidates["px"]), 4), "ety": -round(sum(candidates["py"]), 4)}
 
 
-def _vertices(particles: Mapping[str, Any]) -> list[dict[str, Any]]:
-    places = zip(*(particles.get(name, []) for name in ("x", "y", "z")), strict=True)
+def _write_vertices(particles: Columns) -> list[Record]:
+    places = zip(*(particles.get(name, []) for name in "xyz"), strict=True)
     return [{"x": x, "y": y, "z": z} for x, y, z in sorted(set(places))]
+
+
+class PhoenixSource:
+    """Events of a file, to be shown: see `source.py`."""
+
+    notes: tuple[str, ...] = ()
+    explained: tuple[int, ...] = ()
+
+    def __init__(self, path: Path, events: int | None = None) -> None:
+        self.path = path
+        self._events = list(read_phoenix(path).items())[:events]
+        self.num_events = len(self._events)
+
+    @property
+    def about(self) -> Record:
+        """What all scenes have in common, as the first has it."""
+        first = self.scene(0)
+        return {
+            "source": self.path.name,
+            "sample": first["event"]["sample"],
+            "detector": first["detector"]["name"],
+            "truth": False,
+            "reconstructions": [{name: one[name] for name in ("name", "title")} for one in first["reconstructions"]],
+        }
+
+    def scene(self, index: int) -> Record:
+        """The scene of an event."""
+        return phoenix_scene(*self._events[index], index)
+
+    def errors(self, start: int, stop: int) -> Errors | None:
+        """Nothing to compare with."""
+        return None
+
+
+def read_phoenix(path: Path) -> dict[str, Columns]:
+    """Events by key; checks that the file has the form of Phoenix."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise InputFileError(f"{path} is not readable JSON; give an event file of Phoenix") from None
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}: {error.strerror}; give an event file of Phoenix") from None
+    if not isinstance(content, dict) or not content:
+        raise InputFileError(f"{path} is not an event file of Phoenix: it holds no events by name")
+    for key, event in content.items():
+        parts = ("Tracks", "Hits", "CaloClusters")
+        if not isinstance(event, dict) or not any(isinstance(event.get(kind), dict) for kind in parts):
+            raise InputFileError(f"{path} is not an event file of Phoenix: {key!r} has no Tracks, Hits or CaloClusters")
+    return content
+
+
+def phoenix_scene(key: str, event: Columns, index: int) -> Record:
+    """The scene of one event."""
+    try:
+        return _scene(key, event, index)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise InputFileError(f"event {key!r} is not as Phoenix has it ({type(error).__name__}: {reason})") from None
+
+
+def _scene(key: str, event: Columns, index: int) -> Record:
+    kept = json.loads(event["ringflow"]) if isinstance(event.get("ringflow"), str) else {}
+    number = event.get("event number", event.get("eventNumber", index))
+    about = {"number": number if isinstance(number, int) else index, "sample": key, "detector": ""}
+    tracks, clusters, hits, jets = (_lists(event, name) for name in ("Tracks", "CaloClusters", "Hits", "Jets"))
+    subsystems = [*kept.get("subsystems", SUBSYSTEMS)]
+    hit_columns, owners = _read_hits(hits, subsystems)
+    # A file of tracks alone shows them; one without any has nothing but its clusters and hits.
+    shown = {name: found for name, found in tracks.items() if name != MEASURED} or tracks or {CLUSTERS: []}
+    nobody = [-1] * len(hit_columns["x"])
+    return {
+        "version": SCENE_VERSION,
+        "event": {**about, **kept.get("event", {}), "index": index},
+        "detector": kept.get("detector") or asdict(outline("")),
+        "classes": kept.get("classes", list(PARTICLE_CLASSES)),
+        "subsystems": subsystems,
+        "tracks": _read_tracks(tracks.get(MEASURED, [])),
+        "clusters": _read_clusters([one for part in clusters.values() for one in part]),
+        "hits": hit_columns,
+        "particles": kept.get("particles", {}),
+        "reconstructions": [
+            _read_reconstruction(name, found, jets.get(name, []), owners.get(name, nobody))
+            for name, found in shown.items()
+        ],
+        "links": kept.get("links", []),
+        "graph": kept.get("graph", []),
+        "calorimeter": kept.get("calorimeter", "cluster"),
+    }
+
+
+def _lists(event: Columns, kind: str) -> dict[str, list[Any]]:
+    return {str(name): objects for name, objects in (event.get(kind) or {}).items() if isinstance(objects, list)}
+
+
+def _given(objects: Sequence[Columns], name: str, default: Any = -1) -> list[Any]:
+    return [one.get(name, default) for one in objects]
+
+
+def _line(track: Columns) -> list[float]:
+    """Points one after the other; Phoenix has them as triplets, older files as one list."""
+    places = track.get("pos") or []
+    flat = [float(value) for point in places for value in (point if isinstance(point, list) else [point])]
+    return flat[: len(flat) // 3 * 3]
+
+
+def _read_tracks(objects: list[Record]) -> Record:
+    made: Record = {
+        column: _given(objects, name, None)
+        for column, name in _TRACK_COLUMNS.items()
+        if not objects or any(name in one for one in objects)
+    }
+    return {**made, "particle": _given(objects, "particle"), "lines": [_line(one) for one in objects]}
+
+
+def _read_clusters(objects: list[Record]) -> Record:
+    made: Record = {name: [float(one[name]) for one in objects] for name in ("energy", "eta", "phi")}
+    places = [_place(one) for one in objects]
+    made |= {name: [place[axis] for place in places] for axis, name in enumerate("xyz")}
+    decorations = {name: _given(objects, name, default) for name, default in _CLUSTER_DECORATIONS.items()}
+    return {**decorations, **made}
+
+
+def _place(cluster: Columns) -> tuple[float, float, float]:
+    """Where a cluster is: as it says, or on the cylinder that Phoenix draws it on."""
+    eta, phi = float(cluster["eta"]), float(cluster["phi"])
+    if {"x", "y", "z"} <= set(cluster):
+        return float(cluster["x"]), float(cluster["y"]), float(cluster["z"])
+    radius = float(cluster.get("radius", _DEFAULT_RADIUS))
+    z = float(cluster.get("z", radius * math.sinh(eta)))
+    if "z" not in cluster and abs(z) > _DEFAULT_Z:
+        z = math.copysign(_DEFAULT_Z, z)
+        radius = abs(z / math.sinh(eta))
+    return radius * math.cos(phi), radius * math.sin(phi), z
+
+
+def _read_hits(collections: Mapping[str, list[Any]], subsystems: list[str]) -> tuple[Record, dict[str, list[int]]]:
+    """Hits of all collections in the order they had, and the candidate of every reconstruction that has each."""
+    rows: list[tuple[int, Record]] = []
+    for name, objects in collections.items():
+        if name not in subsystems:
+            subsystems.append(name)
+        found = (one if isinstance(one, dict) else {"pos": one} for one in objects)
+        rows += [(subsystems.index(name), hit) for hit in found if hit.get("type", "Point") in _POINT_TYPES]
+    if all("row" in hit for _, hit in rows):
+        rows.sort(key=lambda row: int(row[1]["row"]))
+    hits = [hit for _, hit in rows]
+    made: Record = {name: [float(hit["pos"][axis]) for hit in hits] for axis, name in enumerate("xyz")}
+    made["subsystem"] = [code for code, _ in rows]
+    made |= {name: _given(hits, name, default) for name, default in _HIT_DECORATIONS.items()}
+    names = {name for hit in hits for name in hit.get("candidates", {})}
+    return made, {name: [int(hit.get("candidates", {}).get(name, -1)) for hit in hits] for name in names}
+
+
+def _read_reconstruction(name: str, objects: list[Record], jets: list[Record], owner: list[int]) -> Record:
+    candidates = [_read_candidate(one) for one in objects]
+    columns: Record = {column: [one[column] for one in candidates] for column in _CANDIDATE}
+    jet_columns = {column: [float(jet.get(key, 0.0)) for jet in jets] for column, key in _JET_COLUMNS.items()}
+    energy = round(sum(columns["energy"]), 3)
+    return {
+        "name": name,
+        "title": TITLES.get(name, name),
+        "candidates": columns,
+        "elements": {kind: [list(one.get(kind, [])) for one in objects] for kind in ("tracks", "clusters")},
+        "hits": owner,
+        "jets": {**jet_columns, "match": _given(jets, "match")},
+        "errors": {"energy_sum": energy, "true_energy": None, "jet": None, "energy": None},
+    }
+
+
+def _read_candidate(track: Columns) -> Record:
+    """Everything a candidate needs, from decorations or from the parameters and places of a track."""
+    line = _line(track)
+    eta, phi = _direction(track, line)
+    pt = _transverse(track, eta)
+    return {
+        "label": 0,
+        "track": -1,
+        "cluster": -1,
+        "match": -1,
+        "px": pt * math.cos(phi),
+        "py": pt * math.sin(phi),
+        "pz": pt * math.sinh(eta),
+        "energy": pt * math.cosh(eta),
+        **{name: track[name] for name in _CANDIDATE_DECORATIONS if name in track},
+        "charge": track.get("charge", int(math.copysign(1, track["dparams"][4])) if track.get("dparams") else 1),
+        "pt": pt,
+        "eta": eta,
+        "phi": phi,
+        "line": line,
+    }
+
+
+def _direction(track: Columns, line: list[float]) -> tuple[float, float]:
+    if "eta" in track and "phi" in track:
+        return float(track["eta"]), float(track["phi"])
+    if parameters := track.get("dparams"):
+        return -math.log(math.tan(0.5 * parameters[3])), float(parameters[2])
+    dx, dy, dz = (line[3 + axis] - line[axis] for axis in range(3)) if len(line) >= 6 else (1.0, 0.0, 0.0)
+    return math.asinh(dz / max(math.hypot(dx, dy), 1e-9)), math.atan2(dy, dx)
+
+
+def _transverse(track: Columns, eta: float) -> float:
+    """Transverse momentum; 1 where a track does not tell, so that it is drawn."""
+    if "pT" in track:
+        return float(track["pT"])
+    if "mom" in track:
+        return float(track["mom"]) / math.cosh(eta)
+    if track.get("dparams") and track["dparams"][4]:
+        return abs(1.0 / float(track["dparams"][4])) / math.cosh(eta)
+    return 1.0

@@ -6,21 +6,20 @@ of text. A request for another host name is refused too, so that no web site can
 
 from __future__ import annotations
 
-import json
 import re
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
+from threading import Condition, Event, Lock, Thread
 from typing import Any
 
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.log import say
-from ringflow.display.page import FILES, event_list, read_page
 from ringflow.display.phoenix import phoenix_file
-from ringflow.display.ranking import Ranking
-from ringflow.display.source import EventSource
+from ringflow.display.source import Errors, EventSource
+from ringflow.display.static import FILES, as_json, event_list, read_page
 
 HOST = "127.0.0.1"
 _JSON = "application/json; charset=utf-8"
@@ -43,121 +42,8 @@ _SECONDS_PER_REQUEST = 30.0
 Answer = tuple[HTTPStatus, str, bytes]
 
 
-class Answers:
-    """What is at every path."""
-
-    def __init__(self, source: EventSource, start: int) -> None:
-        self._source = source
-        self._ranking = Ranking(source.errors, source.num_events)
-        self._files = {f"/{name}": (kind, read_page(name)) for name, kind in FILES.items()}
-        self._files["/"] = self._files["/index.html"]
-        self._events = _json(event_list(source, start))
-        self._scenes: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, path: str) -> Answer:
-        """The answer to a path, which is compared as it is: nothing in it is decoded, joined or looked up on disk."""
-        if path in self._files:
-            return (HTTPStatus.OK, *self._files[path])
-        if path == "/events.json":
-            return HTTPStatus.OK, _JSON, self._events
-        if path == "/ranking.json":
-            return HTTPStatus.OK, _JSON, _json(self._ranking.known())
-        if match := _EVENT.fullmatch(path):
-            return self._event(match[1], int(match[2]))
-        return HTTPStatus.NOT_FOUND, _TEXT, b"no such page\n"
-
-    def scene(self, index: int) -> dict[str, Any]:
-        """A scene, computed once as long as it is among the last ones asked for, and before any other is ranked."""
-        with self._ranking.giving_way(), self._lock:
-            if index not in self._scenes:
-                self._scenes[index] = self._source.scene(index)
-                if len(self._scenes) > _SCENES_KEPT:
-                    self._scenes.popitem(last=False)
-            self._scenes.move_to_end(index)
-            return self._scenes[index]
-
-    def stop(self) -> None:
-        """End what runs in the background."""
-        self._ranking.stop()
-
-    def _event(self, kind: str, index: int) -> Answer:
-        if index >= self._source.num_events:
-            text = f"no event {index}; there are {self._source.num_events}, counted from 0\n"
-            return HTTPStatus.NOT_FOUND, _TEXT, text.encode()
-        try:
-            scene = self.scene(index)
-        except RingflowError as error:
-            return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{error}\n".encode()
-        return HTTPStatus.OK, _JSON, _json(scene if kind == "scene" else phoenix_file([scene]))
-
-
-def open_server(answers: Answers, port: int) -> ThreadingHTTPServer:
-    """A server that listens on the loopback address; port 0 is any that is free."""
-    try:
-        return _Server((HOST, port), _handler(answers))
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FailureError(f"cannot listen on port {port}: {reason}; choose another with --port, or 0") from None
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who went away is no matter."""
-
-
-def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = _SECONDS_PER_REQUEST
-        error_message_format = "%(code)d %(message)s\n"
-        error_content_type = _TEXT
-
-        def do_GET(self) -> None:
-            self._reply(self._answer(), body=True)
-
-        def do_HEAD(self) -> None:
-            self._reply(self._answer(), body=False)
-
-        def _answer(self) -> Answer:
-            assert isinstance(self.server, ThreadingHTTPServer)
-            port = self.server.server_address[1]
-            if self.headers.get_all("Host") not in [[f"{name}:{port}"] for name in (HOST, "localhost")]:
-                return HTTPStatus.FORBIDDEN, _TEXT, b"this server is for this machine only\n"
-            return answers.get(self.path.partition("?")[0])
-
-        def _reply(self, answer: Answer, *, body: bool) -> None:
-            status, kind, content = answer
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            for name, value in _HEADERS.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if body:
-                self.wfile.write(content)
-
-        def version_string(self) -> str:
-            return "ringflow"
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """People do not want to read requests."""
-
-    return Handler
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
-
-#: Called with the address of the page as soon as it can be opened.
-Ready = Callable[[str], None]
-
-
-def serve(source: EventSource, *, start: int, port: int, ready: Ready) -> None:
-    """Show events until interrupted. The first one is computed before anybody is told the address."""
+def serve(source: EventSource, *, start: int, port: int, ready: Callable[[str], None]) -> None:
+    """Show events until interrupted. The first one is computed before `ready` is called with the address of the page."""
     answers = Answers(source, start)
     answers.scene(start)
     server = open_server(answers, port)
@@ -169,3 +55,155 @@ def serve(source: EventSource, *, start: int, port: int, ready: Ready) -> None:
     finally:
         server.server_close()
         answers.stop()
+
+
+class Answers:
+    """What is at every path."""
+
+    def __init__(self, source: EventSource, start: int) -> None:
+        self._source = source
+        self._ranking = Ranking(source.errors, source.num_events)
+        self._fixed = {f"/{name}": (HTTPStatus.OK, kind, read_page(name)) for name, kind in FILES.items()}
+        self._fixed["/"] = self._fixed["/index.html"]
+        self._fixed["/events.json"] = _json(event_list(source, start))
+        self._scene = lru_cache(_SCENES_KEPT)(source.scene)
+        self._lock = Lock()
+
+    def get(self, path: str) -> Answer:
+        """The answer to a path, which is compared as it is: nothing in it is decoded, joined or looked up on disk."""
+        if path in self._fixed:
+            return self._fixed[path]
+        if path == "/ranking.json":
+            return _json(self._ranking.known())
+        if (match := _EVENT.fullmatch(path)) is None:
+            return HTTPStatus.NOT_FOUND, _TEXT, b"no such page\n"
+        kind, index = match[1], int(match[2])
+        if index >= self._source.num_events:
+            text = f"no event {index}; there are {self._source.num_events}, counted from 0\n"
+            return HTTPStatus.NOT_FOUND, _TEXT, text.encode()
+        try:
+            scene = self.scene(index)
+        except RingflowError as error:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{error}\n".encode()
+        return _json(scene if kind == "scene" else phoenix_file([scene]))
+
+    def scene(self, index: int) -> dict[str, Any]:
+        """A scene, computed once as long as it is among the last ones asked for, and before any other is ranked."""
+        with self._ranking.giving_way(), self._lock:
+            return self._scene(index)
+
+    def stop(self) -> None:
+        """End what runs in the background."""
+        self._ranking.stop()
+
+
+def _json(value: object) -> Answer:
+    return HTTPStatus.OK, _JSON, as_json(value).encode()
+
+
+class Ranking:
+    """Which events are worst: errors of the first events, and of more and more of them once somebody has asked."""
+
+    def __init__(self, compute: Callable[[int, int], Errors | None], num_events: int) -> None:
+        self._compute, self._num_events = compute, num_events
+        self._errors: Errors = {}
+        self._done, self._failure, self._people = 0, "", 0
+        self._turn, self._stop = Condition(), Event()
+        self._thread: Thread | None = None
+
+    def known(self) -> dict[str, Any]:
+        """What is known by now; the first call starts the work."""
+        with self._turn:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = Thread(target=self._work, name="ranking", daemon=True)
+                self._thread.start()
+            errors = {name: {by: list(column) for by, column in part.items()} for name, part in self._errors.items()}
+            return {"done": self._done, "of": self._num_events, "failure": self._failure, "errors": errors}
+
+    @contextmanager
+    def giving_way(self) -> Iterator[None]:
+        """For as long as somebody waits for an event, no other one is begun here."""
+        with self._turn:
+            self._people += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._people -= 1
+                self._turn.notify_all()
+
+    def stop(self) -> None:
+        """End the work."""
+        self._stop.set()
+        with self._turn:
+            self._turn.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while self._done < self._num_events:
+                with self._turn:
+                    self._turn.wait_for(lambda: self._stop.is_set() or not self._people)
+                if self._stop.is_set():
+                    return
+                self._add(self._compute(self._done, self._done + 1))
+        except Exception as error:  # the page says why; the events themselves can still be shown
+            with self._turn:
+                self._failure = " ".join(str(error).split()) or type(error).__name__
+
+    def _add(self, errors: Errors | None) -> None:
+        with self._turn:
+            for name, columns in (errors or {}).items():
+                for by, values in columns.items():
+                    known = self._errors.setdefault(name, {}).setdefault(by, [])
+                    known += [round(value, 3) for value in values]
+            self._done = self._num_events if errors is None else self._done + 1
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who went away is no matter."""
+
+
+def open_server(answers: Answers, port: int) -> ThreadingHTTPServer:
+    """A server that listens on the loopback address; port 0 is any that is free."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = _SECONDS_PER_REQUEST
+        error_message_format = "%(code)d %(message)s\n"
+        error_content_type = _TEXT
+
+        def do_GET(self) -> None:
+            self._reply(body=True)
+
+        def do_HEAD(self) -> None:
+            self._reply(body=False)
+
+        def _reply(self, *, body: bool) -> None:
+            port = self.connection.getsockname()[1]
+            if self.headers.get_all("Host") in [[f"{name}:{port}"] for name in (HOST, "localhost")]:
+                status, kind, content = answers.get(self.path.partition("?")[0])
+            else:
+                status, kind, content = HTTPStatus.FORBIDDEN, _TEXT, b"this server is for this machine only\n"
+            self.send_response(status)
+            for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **_HEADERS}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+
+        def version_string(self) -> str:
+            return "ringflow"
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """People do not want to read requests."""
+
+    try:
+        return _Server((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FailureError(f"cannot listen on port {port}: {reason}; choose another with --port, or 0") from None

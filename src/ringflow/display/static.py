@@ -1,6 +1,6 @@
-"""The page with its events as files that need no server: open the page, send it, put it anywhere.
+"""The page, as it was built from `web/display` by `npm run build`, and the page with its events as files that need no server.
 
-index.html       page, script and all events in one file; it loads nothing
+index.html       page, script and all events in one file; it loads nothing: open it, send it, put it anywhere
 phoenix/0.json   every event in the format of Phoenix; not beside a page that was asked for as a single file
 """
 
@@ -9,23 +9,44 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ringflow.base.errors import FailureError
 from ringflow.base.log import progress
 from ringflow.base.rundir import prepare, write_atomic, write_errors
-from ringflow.display.errors import MEASURES
-from ringflow.display.page import event_list, read_page
 from ringflow.display.phoenix import phoenix_file
-from ringflow.display.ranking import Errors
-from ringflow.display.reconstruction import TRUTH
-from ringflow.display.source import EventSource
+from ringflow.display.scene import MEASURES, TRUTH
+from ringflow.display.source import Errors, EventSource
 
-INDEX = "index.html"
+PAGE = Path(__file__).parent / "page"
+#: What the page consists of, with its type.
+FILES = {
+    "index.html": "text/html; charset=utf-8",
+    "display.js": "text/javascript; charset=utf-8",
+    "display.css": "text/css; charset=utf-8",
+}
 PHOENIX = "phoenix"
-_STYLE = '<link rel="stylesheet" href="display.css">'
-_SCRIPT = '<script src="display.js"></script>'
+
+
+def read_page(name: str) -> bytes:
+    """One of the files."""
+    try:
+        return (PAGE / name).read_bytes()
+    except OSError as error:
+        raise FailureError(f"the page of the display is incomplete ({name}: {error.strerror}); install again") from None
+
+
+def event_list(source: EventSource, start: int, *, indices: list[int] | None = None) -> dict[str, Any]:
+    """What the page reads first: which events there are, `indices` if not all of them, and where to begin."""
+    explained = [index for index in source.explained if indices is None or index in indices]
+    return {**source.about, "count": source.num_events, "indices": indices, "start": start, "explained": explained}
+
+
+def as_json(value: object) -> str:
+    """Short, and without what JSON has no word for."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def write_static(source: EventSource, indices: Sequence[int], out: Path) -> Path:
@@ -40,39 +61,26 @@ def write_static(source: EventSource, indices: Sequence[int], out: Path) -> Path
         for index in indices:
             scene = source.scene(index)
             if not alone:
-                write_atomic(folder / PHOENIX / f"{index}.json", _json(phoenix_file([scene])))
-            scenes.append(f'<script type="text/plain" data-scene="{index}">{_packed(scene)}</script>')
-            _add_errors(errors, scene)
+                write_atomic(folder / PHOENIX / f"{index}.json", as_json(phoenix_file([scene])))
+            packed = base64.b64encode(gzip.compress(as_json(scene).encode(), mtime=0)).decode()
+            scenes.append(f'<script type="text/plain" data-scene="{index}">{packed}</script>')
+            for one in scene["reconstructions"]:  # what the page orders events by; nothing where there is no truth
+                if one["name"] != TRUTH and one["errors"]["jet"] is not None:
+                    for by in MEASURES:
+                        errors.setdefault(one["name"], {}).setdefault(by, []).append(one["errors"][by])
             advance(1)
     ranking = {"done": len(indices), "of": len(indices), "failure": "", "errors": errors}
-    events = event_list(source, indices[0], indices=list(indices))
-    page = out if alone else folder / INDEX
-    write_atomic(page, _page({**events, "phoenix": not alone, "ranking": ranking}, scenes))
+    events = {**event_list(source, indices[0], indices=list(indices)), "phoenix": not alone, "ranking": ranking}
+    page = out if alone else folder / "index.html"
+    write_atomic(page, _page(events, scenes))
     return page
 
 
-def _add_errors(errors: Errors, scene: Mapping[str, Any]) -> None:
-    """What the page orders events by; nothing where there is no truth."""
-    for one in scene["reconstructions"]:
-        if one["name"] != TRUTH and one["errors"]["jet"] is not None:
-            columns = errors.setdefault(one["name"], {by: [] for by in MEASURES})
-            for by, column in columns.items():
-                column.append(one["errors"][by])
-
-
 def _page(events: dict[str, Any], scenes: list[str]) -> str:
-    page, style, script = (read_page(name).decode() for name in (INDEX, "display.css", "display.js"))
+    page, script, style = (read_page(name).decode() for name in FILES)
     # Text of a script element ends at the next </script, wherever that is.
-    listed = _json(events).replace("<", "\\u003c")
+    listed = as_json(events).replace("<", "\\u003c")
     script = script.replace("</script", "<\\/script")
     embedded = f'<script type="application/json" id="events">{listed}</script>\n' + "\n".join(scenes)
-    page = page.replace(_STYLE, f"<style>{style}</style>")
-    return page.replace(_SCRIPT, f"{embedded}\n<script>{script}</script>")
-
-
-def _packed(scene: Mapping[str, Any]) -> str:
-    return base64.b64encode(gzip.compress(_json(scene).encode(), mtime=0)).decode()
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    page = page.replace('<link rel="stylesheet" href="display.css">', f"<style>{style}</style>")
+    return page.replace('<script src="display.js"></script>', f"{embedded}\n<script>{script}</script>")

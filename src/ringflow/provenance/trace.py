@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ringflow.base.errors import InputFileError, RingflowError, UsageError
-from ringflow.base.rundir import SETTINGS_FILE
+from ringflow.base.rundir import METRICS_FILE, SETTINGS_FILE
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.manifest import MANIFEST_FILE, Manifest, Shard, manifest_hash, read_manifest
 from ringflow.data.read import read_shard, select_columns
@@ -30,8 +30,7 @@ from ringflow.provenance.graph import Kind, Node, State
 from ringflow.train.runs import RUN_FILE
 
 STUDY_FILE, ORIGIN_FILE, TRIALS = "study.toml", "origin.json", "trials"
-REPORT_FILE = "metrics.json"
-_MARKS: dict[str, Kind] = {MANIFEST_FILE: "dataset", STUDY_FILE: "study", RUN_FILE: "run", REPORT_FILE: "report"}
+_MARKS: dict[str, Kind] = {MANIFEST_FILE: "dataset", STUDY_FILE: "study", RUN_FILE: "run", METRICS_FILE: "report"}
 _NOT_OURS = "give a file or folder that ringflow made: candidates, model, run, dataset, shard, report or study"
 #: Before names of samples that are simulated while training.
 _SIMULATED = "sim:"
@@ -390,10 +389,10 @@ class _Trace:
         return node
 
     def _report(self, folder: Path) -> Node:
-        found = json_file(folder / REPORT_FILE)
+        found = json_file(folder / METRICS_FILE)
         made = found.get("provenance") or {}
         facts = _picked(made, "ringflow", "code", "python", "packages", "settings")
-        node = Node("report", folder.absolute().name, "given", facts, folder, sha256_of(folder / REPORT_FILE))
+        node = Node("report", folder.absolute().name, "given", facts, folder, sha256_of(folder / METRICS_FILE))
         for name, sample in (found.get("samples") or {}).items():
             told = _picked(sample, "dataset", "detector", "events", "manifest_sha256")
             node.came_from("evaluated on", self._recorded_dataset({"sample": name, **told}))

@@ -22,7 +22,7 @@ from ringflow.base.log import progress, say, table
 from ringflow.base.output import print_json
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.provenance import collect
-from ringflow.base.rundir import prepare, write_atomic
+from ringflow.base.rundir import METRICS_FILE, prepare, write_atomic
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.manifest import MANIFEST_FILE, SPLITS, Shard, manifest_hash
 from ringflow.data.read import Dataset, has_truth
@@ -41,7 +41,6 @@ from ringflow.infer.reconstructions import (
 )
 from ringflow.infer.shipped import model_file
 
-METRICS_FILE = "metrics.json"
 #: Columns of the short table.
 _SHOWN = {
     "jet_iqr_over_median": "jet width",

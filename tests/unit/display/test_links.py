@@ -13,8 +13,7 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
 from ringflow.cli.inspection import display
 from ringflow.display.links import MOST_EDGES, LinkFile
-from ringflow.display.phoenix import phoenix_event, write_phoenix
-from ringflow.display.phoenix_read import phoenix_scene
+from ringflow.display.phoenix import phoenix_event, phoenix_scene, write_phoenix
 from ringflow.display.source import open_source
 from ringflow.infer.shipped import MODEL
 from ringflow.models.file import save_model

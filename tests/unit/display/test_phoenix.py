@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.display.phoenix import phoenix_event, write_phoenix
-from ringflow.display.phoenix_read import phoenix_scene, read_phoenix
+from ringflow.display.phoenix import phoenix_event, phoenix_scene, read_phoenix, write_phoenix
 from ringflow.display.source import open_source
 
 #: Object types of Phoenix, and what every object of them must have.

@@ -10,11 +10,8 @@ import pytest
 
 from ringflow.base.errors import UsageError
 from ringflow.data.read import Dataset
-from ringflow.display.numbers import listed
-from ringflow.display.outline import outline
-from ringflow.display.paths import helices, to_places
-from ringflow.display.reconstruction import Made
-from ringflow.display.scene import event_scene
+from ringflow.display.geometry import helices, outline, to_places
+from ringflow.display.scene import event_scene, listed
 from ringflow.display.source import open_source
 from ringflow.event.block import EventBlock, concatenate
 
@@ -62,8 +59,8 @@ def test_an_unknown_detector_is_drawn_without_its_parts() -> None:
 
 
 def test_the_truth_has_what_its_particles_left(block: EventBlock) -> None:
-    scene = event_scene(block, 1, [Made("target", block["target"].take(1, 2))], outline("clic"))
     event = block.take(1, 2)
+    scene = event_scene(event, {"target": event["target"]}, outline("clic"))
     truth = scene["reconstructions"][0]
     assert scene["event"]["number"] == event.event_number[0]
     assert len(scene["hits"]["x"]) == len(event["hit"])
@@ -110,15 +107,10 @@ def test_the_model_has_hits_of_its_clusters_only(shown: Path) -> None:
     assert any(owner >= 0 for owner in model["hits"])
 
 
-def test_links_are_passed_on(block: EventBlock) -> None:
-    links = [{"reconstruction": "target", "candidate": 0, "elements": [[0, 0.5], [3, -0.1]]}]
-    assert event_scene(block, 0, [], outline("clic"), links=links)["links"] == links
-
-
 def test_an_event_without_hits_and_truth(block: EventBlock) -> None:
-    kept = {name: block[name] for name in ("track", "cluster")}
-    made = Made("mine", block["target"].take(0, 1))
-    scene = event_scene(EventBlock(block.event_number, kept), 0, [made], outline("clic"))
+    event = block.take(0, 1)
+    kept = {name: event[name] for name in ("track", "cluster")}
+    scene = event_scene(EventBlock(event.event_number, kept), {"mine": event["target"]}, outline("clic"))
     assert scene["hits"]["x"] == []
     assert set(scene["reconstructions"][0]["candidates"]["match"]) == {-1}
     assert scene["reconstructions"][0]["errors"]["true_energy"] is None

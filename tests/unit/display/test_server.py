@@ -11,32 +11,23 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any
 
 import pytest
 
+from fixtures.display_server import served
 from ringflow.base.errors import DatasetError, FailureError
-from ringflow.display.ranking import Errors
 from ringflow.display.server import Answers, open_server
-from ringflow.display.source import open_source
+from ringflow.display.source import Errors, open_source
 
 PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
 def port(shown: Path) -> Iterator[int]:
-    answers = Answers(open_source(shown), 1)
-    server = open_server(answers, 0)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        answers.stop()
+    with served(open_source(shown), 1) as url:
+        yield int(url.rsplit(":", 1)[1].rstrip("/"))
 
 
 def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -16,8 +16,8 @@ from ringflow.data.candidates import write_candidates
 from ringflow.data.manifest import manifest_hash
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
-from ringflow.display.errors import errors_by_event
-from ringflow.display.ranking import Ranking
+from ringflow.display.scene import errors_by_event
+from ringflow.display.server import Ranking
 from ringflow.display.source import open_source
 from ringflow.evaluate.momenta import momenta, visible
 from ringflow.event.block import Collection, EventBlock

@@ -13,20 +13,16 @@ import pytest
 
 from ringflow.base.errors import UsageError
 from ringflow.cli.inspection import display
-from ringflow.display.page import FILES, PAGE
 from ringflow.display.source import open_source
-from ringflow.display.static import write_static
+from ringflow.display.static import FILES, PAGE, write_static
 
 WEB = Path(__file__).parents[3] / "web" / "display"
 
 
 @pytest.mark.skipif(not WEB.is_dir(), reason="the sources of the page are not here")
 def test_the_page_was_built_from_these_sources() -> None:
-    names = [f"src/{path.name}" for path in (WEB / "src").iterdir()] + [
-        "build.mjs",
-        "package.json",
-        "package-lock.json",
-    ]
+    names = [f"src/{path.name}" for path in (WEB / "src").iterdir()]
+    names += ["build.mjs", "package.json", "package-lock.json"]
     digest = hashlib.sha256()
     for name in sorted(names):
         digest.update(f"{name}\0".encode() + (WEB / name).read_bytes())
@@ -72,18 +68,8 @@ def test_the_command_writes_files(shown: Path, tmp_path: Path, capsys: pytest.Ca
     def run(*words: object) -> None:
         display([str(word) for word in words], exit_on_error=False, print_error=False, result_action="return_value")
 
-    run(
-        shown,
-        "--static",
-        tmp_path / "page",
-        "--phoenix",
-        tmp_path / "event.json",
-        "--event",
-        1,
-        "--events",
-        2,
-        "--json",
-    )
+    files = ("--static", tmp_path / "page", "--phoenix", tmp_path / "event.json")
+    run(shown, *files, "--event", 1, "--events", 2, "--json")
     said = capsys.readouterr()
     assert json.loads(said.out) == {"static": str(tmp_path / "page"), "phoenix": str(tmp_path / "event.json")}
     assert "made:" in said.err
