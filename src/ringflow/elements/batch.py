@@ -6,8 +6,9 @@ Letters of tensor names: B event, N element (over all events of the batch), F fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ringflow.base.errors import DatasetError
 from ringflow.elements.features import FEATURES, Columns, direction, feature_names, features_of, needed_columns
+from ringflow.elements.tables import Table
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import properties
 
@@ -25,18 +27,19 @@ TRACK, CLUSTER, HIT = range(3)
 #: Label of rows that only fill up a batch; they are part of no event's loss.
 PADDING = -1
 
+#: Columns of a batch with one entry per element.
+_COLUMNS = ("kind_N", "features_NF", "position_N2", "reference_N4", "charge_N")
+_PION_MASS = properties(211).mass
+_MOMENTUM = ("px", "py", "pz", "energy")
+
 
 @dataclass(frozen=True)
-class ElementTargets:
+class ElementTargets(Table):
     """The truth assigned to every element; label 0 where it is not the primary element of a particle."""
 
     label_N: Tensor  # int64, see PARTICLE_CLASSES; PADDING for rows that fill up a batch
     charge_N: Tensor  # int64
     momentum_N4: Tensor  # px, py, pz, energy in GeV
-
-    def rows(self, index: Tensor) -> ElementTargets:
-        """Some of the rows."""
-        return ElementTargets(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -74,21 +77,14 @@ class ElementBatch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> ElementBatch:
         """The same on another device."""
-
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=non_blocking)
-
-        targets = self.targets
-        if targets is not None:
-            targets = ElementTargets(move(targets.label_N), move(targets.charge_N), move(targets.momentum_N4))
-        moved = {field.name: move(getattr(self, field.name)) for field in fields(self) if field.name != "targets"}
-        return ElementBatch(**moved, targets=targets)
+        move = partial(Tensor.to, device=device, non_blocking=non_blocking)
+        return replace(self._each(move), offsets_B=move(self.offsets_B))
 
     def take(self, events: Tensor, fill_to: int | None = None) -> ElementBatch:
         """Chosen events in the given order; `fill_to` adds rows marked PADDING, as one more event, for a fixed shape."""
         events = events.to(self.offsets_B.device)
         counts = self.counts_B[events]
-        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        offsets = _offsets(counts)
         total = int(offsets[-1])
         rows = torch.repeat_interleave(self.offsets_B[events] - offsets[:-1], counts, output_size=total)
         rows = rows + torch.arange(total, device=rows.device)
@@ -103,30 +99,23 @@ class ElementBatch:
         return filled
 
     def _rows(self, index: Tensor, offsets: Tensor) -> ElementBatch:
-        names = [field.name for field in fields(self) if field.name not in ("offsets_B", "targets")]
-        chosen = {name: getattr(self, name)[index] for name in names}
-        targets = None if self.targets is None else self.targets.rows(index)
-        return replace(self, **chosen, offsets_B=offsets, targets=targets)
+        return replace(self._each(lambda column: column[index]), offsets_B=offsets)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> ElementBatch:
+        """The same with a change to every column and to those of the targets."""
+        targets = self.targets
+        if targets is not None:
+            targets = ElementTargets(*(change(getattr(targets, field.name)) for field in fields(targets)))
+        columns = {name: change(getattr(self, name)) for name in _COLUMNS}
+        return replace(self, **columns, targets=targets)
 
 
 def join(batches: Sequence[ElementBatch]) -> ElementBatch:
     """Batches one after the other, all with or all without targets."""
-    names = [field.name for field in fields(ElementBatch) if field.name not in ("offsets_B", "targets")]
-    joined = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in names}
+    joined = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in _COLUMNS}
     counts = torch.cat([batch.counts_B for batch in batches])
     given = [batch.targets for batch in batches if batch.targets is not None]
-    targets = None
-    if given:
-        targets = ElementTargets(
-            torch.cat([part.label_N for part in given]),
-            torch.cat([part.charge_N for part in given]),
-            torch.cat([part.momentum_N4 for part in given]),
-        )
-    return ElementBatch(**joined, offsets_B=torch.cat([counts.new_zeros(1), counts.cumsum(0)]), targets=targets)
-
-
-_PION_MASS = properties(211).mass
-_MOMENTUM = ("px", "py", "pz", "energy")
+    return ElementBatch(**joined, offsets_B=_offsets(counts), targets=ElementTargets.join(given) if given else None)
 
 
 def from_block(block: EventBlock, calorimeter: str = "cluster", *, with_targets: bool = False) -> ElementBatch:
@@ -135,7 +124,9 @@ def from_block(block: EventBlock, calorimeter: str = "cluster", *, with_targets:
     present = {name: tuple(block[name].columns) if name in block else () for name in names}
     wanted = needed_columns(("track", calorimeter), present)
     if with_targets:
-        wanted[names[-1]] = _present_target_columns(calorimeter, present[names[-1]])
+        truth = wanted[names[-1]] = target_columns(calorimeter)
+        if lacking := next((name for name in truth if name not in present[names[-1]]), None):
+            raise DatasetError(f"the {names[-1]} collection has no column {lacking!r}; give events with truth")
     columns, counts = {}, {}
     for name in names:
         part = block[name]
@@ -182,14 +173,6 @@ def target_collection(calorimeter: str) -> str:
 def target_columns(calorimeter: str) -> tuple[str, ...]:
     """Columns of that collection that are needed."""
     return ("label", "charge", *_MOMENTUM, "track", calorimeter)
-
-
-def _present_target_columns(calorimeter: str, present: Sequence[str]) -> tuple[str, ...]:
-    if lacking := next((name for name in target_columns(calorimeter) if name not in present), None):
-        raise DatasetError(
-            f"the {target_collection(calorimeter)} collection has no column {lacking!r}; give events with truth"
-        )
-    return target_columns(calorimeter)
 
 
 def _offsets(counts: Tensor) -> Tensor:

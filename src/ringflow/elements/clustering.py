@@ -19,8 +19,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ringflow.elements.grouping import group_minimum, group_sum
 from ringflow.elements.settings import ClusteringSettings
+from ringflow.elements.tables import Table, group_minimum, group_sum
 
 #: Towers kept free around every grid, so that windows never leave it; also the overlap of the barrel with itself in azimuth.
 PAD = 8
@@ -122,7 +122,7 @@ _Points = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class CalorimeterHits:
+class CalorimeterHits(Table):
     """What clustering needs of hits, in order of event."""
 
     event: Tensor
@@ -132,10 +132,6 @@ class CalorimeterHits:
     z: Tensor
     subsystem: Tensor
     layer: Tensor
-
-    def part(self, first: int, last: int) -> CalorimeterHits:
-        """A range of hits."""
-        return CalorimeterHits(*(getattr(self, field.name)[first:last] for field in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ringflow.elements.grouping import group_minimum, group_sum, group_winner
+from ringflow.elements.tables import group_minimum, group_sum, group_winner
 
 Columns = dict[str, Tensor]
 

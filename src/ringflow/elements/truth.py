@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ringflow.elements.grouping import group_sum, group_winner
+from ringflow.elements.tables import group_sum, group_winner
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, NONE, PHOTON
 
 VISIBLE_SHARE = 0.1  # of the energy, left in the elements

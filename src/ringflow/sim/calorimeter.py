@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ringflow.elements.grouping import group_sum
+from ringflow.elements.clustering import CalorimeterHits
+from ringflow.elements.tables import Table, group_sum
 from ringflow.event.schema import SUBSYSTEMS
-from ringflow.sim.flight import Draw, Table
+from ringflow.sim.flight import Draw
 from ringflow.sim.geometry import DetectorGeometry
 from ringflow.sim.shower import Spots
 
@@ -86,17 +87,10 @@ def _even(inner: Tensor, outer: Tensor, first: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Hits(Table):
+class Hits(CalorimeterHits):
     """Hits in order of event, subsystem and layer; `event` counts within the block."""
 
-    event: Tensor
-    energy: Tensor
-    x: Tensor
-    y: Tensor
-    z: Tensor
     time: Tensor
-    layer: Tensor
-    subsystem: Tensor
 
 
 @dataclass(frozen=True)
@@ -210,4 +204,4 @@ def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hi
     x = torch.where(barrel, middle * torch.cos(azimuth), along_first)
     y = torch.where(barrel, middle * torch.sin(azimuth), along_second)
     z = torch.where(barrel, along_second, middle * (2.0 * side - 1.0))
-    return Hits(rest, energy, x, y, z, time, layer, subsystem)
+    return Hits(rest, energy, x, y, z, subsystem, layer, time)

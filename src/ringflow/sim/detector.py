@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ringflow.base.errors import FailureError
-from ringflow.elements.clustering import Calorimeter, CalorimeterHits, Clusterer, TowerGrid
-from ringflow.elements.grouping import group_sum
+from ringflow.elements.clustering import Calorimeter, Clusterer, TowerGrid
 from ringflow.elements.shapes import cluster_columns, hadronic_scale
+from ringflow.elements.tables import group_sum
 from ringflow.elements.truth import Targets, TruthInput, assign_targets
 from ringflow.event.block import EventBlock, cast
 from ringflow.event.schema import COLLECTIONS, SUBSYSTEMS
@@ -250,8 +250,7 @@ class Detector:
     def _clusters(self, hits: Hits, num_events: int) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         geometry = self.geometry
         columns = {field.name: getattr(hits, field.name) for field in fields(hits) if field.name != "event"}
-        seen = CalorimeterHits(hits.event, hits.energy, hits.x, hits.y, hits.z, hits.subsystem, hits.layer)
-        label, cluster_event = self._clusterer.cluster(seen, num_events)
+        label, cluster_event = self._clusterer.cluster(hits, num_events)
         clusters = cluster_columns(
             columns, label, len(cluster_event), geometry.face_radius, geometry.face_z, self._layer_offset
         )

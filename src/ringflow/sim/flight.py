@@ -6,35 +6,14 @@ All functions are elementwise over tensors of particles; straight lines (neutral
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ringflow.elements.tables import Table
 from ringflow.event.particles import INVISIBLE, SPEED_OF_LIGHT, label_of, lookup
-
-
-@dataclass(frozen=True)
-class Table:
-    """Base of tables; every field is a tensor with one entry per row."""
-
-    def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
-
-    def take(self, rows: Tensor) -> Self:
-        """Rows by mask or index."""
-        if rows.dtype == torch.bool:
-            rows = torch.nonzero(rows).squeeze(1)
-        # index_select is four times faster than indexing on a CPU.
-        return replace(self, **{field.name: getattr(self, field.name).index_select(0, rows) for field in fields(self)})
-
-    @classmethod
-    def join(cls, parts: Sequence[Self]) -> Self:
-        """All rows of several tables, in order."""
-        return cls(**{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)})
 
 
 class Draw:

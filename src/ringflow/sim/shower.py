@@ -19,8 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ringflow.elements.tables import Table
 from ringflow.event.particles import SPEED_OF_LIGHT
-from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, Table, orthogonal_frame
+from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, orthogonal_frame
 from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry, ShowerModel
 from ringflow.sim.tracker import BARREL_FACE
 
@@ -191,22 +192,22 @@ def arrive(entry: Flight, face: Tensor, species: SpeciesTable) -> Arrival:
     radial = (entry.x * direction[0] + entry.y * direction[1]) / radius
     cosine = torch.where(face == BARREL_FACE, radial, direction[2].abs()).clamp_min(_GRAZING)
 
-    def single(value: Tensor) -> Tensor:
-        return value.to(torch.float32)
-
+    single = {
+        "x": entry.x,
+        "y": entry.y,
+        "z": entry.z,
+        "time": entry.time,
+        "dx": direction[0],
+        "dy": direction[1],
+        "dz": direction[2],
+        "cosine": cosine,
+        "energy": energy - mass * species.baryon[kind],
+        "kinetic": energy - mass,
+    }
     return Arrival(
         particle=entry.particle,
         face=face,
-        x=single(entry.x),
-        y=single(entry.y),
-        z=single(entry.z),
-        time=single(entry.time),
-        dx=single(direction[0]),
-        dy=single(direction[1]),
-        dz=single(direction[2]),
-        cosine=single(cosine),
-        energy=single(energy - mass * species.baryon[kind]),
-        kinetic=single(energy - mass),
+        **{name: value.to(torch.float32) for name, value in single.items()},
         is_em=species.is_photon[kind] | species.is_electron[kind],
         is_muon=species.is_muon[kind],
         is_charged=species.charge[kind] != 0,
@@ -249,10 +250,8 @@ def develop(
 def _electromagnetic(arrival: Arrival, rows: Tensor, model: ShowerModel, draw: Draw) -> SubShowers:
     at = arrival.take(rows)
     energy = at.energy * (1.0 + model.em_constant_term * draw.normal(at.energy)).clamp_min(0.0)
-    none = torch.zeros_like(energy)
-    return SubShowers(
-        rows, torch.ones_like(rows, dtype=torch.bool), energy, at.x, at.y, at.z, at.dx, at.dy, at.dz, none
-    )
+    is_em, depth = torch.ones_like(rows, dtype=torch.bool), torch.zeros_like(energy)
+    return SubShowers(rows, is_em, energy, at.x, at.y, at.z, at.dx, at.dy, at.dz, depth)
 
 
 def _split_hadronic(
@@ -293,18 +292,8 @@ def _split_hadronic(
     first, second = orthogonal_frame(dx, dy, dz)
     u, v, w = torch.sin(angle) * torch.cos(azimuth), torch.sin(angle) * torch.sin(azimuth), torch.cos(angle)
     ax, ay, az = (w * a + u * b + v * c for a, b, c in zip((dx, dy, dz), first, second, strict=True))
-    return SubShowers(
-        arrival=rows[of],
-        is_em=is_em,
-        energy=visible,
-        x=x + travel * ax,
-        y=y + travel * ay,
-        z=z + travel * az,
-        dx=ax,
-        dy=ay,
-        dz=az,
-        depth=begin,
-    )
+    at = (x + travel * ax, y + travel * ay, z + travel * az)
+    return SubShowers(rows[of], is_em, visible, *at, ax, ay, az, begin)
 
 
 def em_profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
@@ -350,10 +339,11 @@ def sample_showers(
     """Spots of all sub-showers, electromagnetic ones first, about `chunk` at a time (0: all) to stay in a processor's cache."""
     for is_em in (True, False):
         part = sub.take(sub.is_em == is_em)
-        recipe = _Recipe.of(part, is_em, arrival, table, geometry, draw)
-        for first, last in _cut(recipe.count, chunk):
-            piece = _Recipe(*(getattr(recipe, name)[first:last] for name in _Recipe.__dataclass_fields__))
-            yield _sample(piece, is_em, table, geometry, draw)
+        recipe = _recipe(part, is_em, arrival.take(part.arrival), table, geometry, draw)
+        for first, last in _cut(recipe["count"], chunk):
+            of = torch.arange(first, last, device=draw.device).repeat_interleave(recipe["count"][first:last])
+            spot = {name: column.index_select(0, of) for name, column in recipe.items() if name != "count"}
+            yield _sample(spot, is_em, table, geometry, draw)
 
 
 def _cut(count: Tensor, chunk: int) -> list[tuple[int, int]]:
@@ -362,97 +352,62 @@ def _cut(count: Tensor, chunk: int) -> list[tuple[int, int]]:
         return [(0, len(count))]
     piece = torch.div(count.cumsum(0), chunk, rounding_mode="floor")
     _, sizes = torch.unique_consecutive(piece, return_counts=True)
-    edges = [0, *sizes.cumsum(0).tolist()]
-    return list(pairwise(edges))
+    return list(pairwise([0, *sizes.cumsum(0).tolist()]))
 
 
-@dataclass(frozen=True)
-class _Recipe(Table):
-    """Everything the spots of a sub-shower are drawn from."""
-
-    count: Tensor
-    particle: Tensor
-    face: Tensor
-    cosine: Tensor
-    time: Tensor
-    shape: Tensor  # of the gamma profile along the axis
-    inverse_rate: Tensor  # in X0 or lambda
-    maximum: Tensor  # depth of the maximum, X0
-    before: Tensor  # material in front of the start, in X0 or lambda
-    depth: Tensor  # of the start behind the face, mm
-    mean_energy: Tensor  # of a spot
-    size: Tensor  # lateral, mm
-    log_energy: Tensor
-    x: Tensor
-    y: Tensor
-    z: Tensor
-    dx: Tensor
-    dy: Tensor
-    dz: Tensor
-
-    @classmethod
-    def of(
-        cls, sub: SubShowers, is_em: bool, arrival: Arrival, table: DepthTable, geometry: DetectorGeometry, draw: Draw
-    ) -> _Recipe:
-        """Profiles, densities and sizes; density and size belong to the calorimeter in which a sub-shower starts."""
-        at = arrival.take(sub.arrival)
-        shape, inverse_rate, maximum = em_profile(sub, geometry.shower, draw) if is_em else hadronic_profile(sub)
-        parts = (geometry.ecal, geometry.hcal, geometry.yoke, geometry.hcal)
-        density = "em_spots_per_gev" if is_em else "hadronic_spots_per_gev"
-        where = table.calorimeter_at(sub.depth, at.face)
-        rate = torch.tensor([getattr(part, density) for part in parts], device=where.device)[where]
-        moliere = torch.tensor([part.moliere_radius for part in parts], device=where.device)[where]
-        size = moliere if is_em else torch.full_like(moliere, geometry.shower.lateral_size)
-        before = table.convert(sub.depth, at.face, MILLIMETRES, RADIATION if is_em else INTERACTION)
-        return cls(
-            count=draw.poisson(sub.energy * rate).to(torch.int64),
-            particle=at.particle,
-            face=at.face,
-            cosine=at.cosine,
-            time=at.time,
-            shape=shape,
-            inverse_rate=inverse_rate,
-            maximum=maximum,
-            before=before,
-            depth=sub.depth,
-            mean_energy=1.0 / rate,
-            size=size,
-            log_energy=torch.log(sub.energy.clamp_min(0.1)),
-            **{name: getattr(sub, name) for name in ("x", "y", "z", "dx", "dy", "dz")},
-        )
+def _recipe(
+    sub: SubShowers, is_em: bool, at: Arrival, table: DepthTable, geometry: DetectorGeometry, draw: Draw
+) -> dict[str, Tensor]:
+    """Everything the spots of sub-showers are drawn from; density and size belong to the calorimeter in which one starts."""
+    shape, inverse_rate, maximum = em_profile(sub, geometry.shower, draw) if is_em else hadronic_profile(sub)
+    parts = (geometry.ecal, geometry.hcal, geometry.yoke, geometry.hcal)
+    density = "em_spots_per_gev" if is_em else "hadronic_spots_per_gev"
+    where = table.calorimeter_at(sub.depth, at.face)
+    rate = torch.tensor([getattr(part, density) for part in parts], device=where.device)[where]
+    moliere = torch.tensor([part.moliere_radius for part in parts], device=where.device)[where]
+    return {
+        "count": draw.poisson(sub.energy * rate).to(torch.int64),
+        "shape": shape,  # of the gamma profile along the axis
+        "inverse_rate": inverse_rate,  # in X0 or lambda
+        "maximum": maximum,  # depth of the maximum, X0
+        "before": table.convert(sub.depth, at.face, MILLIMETRES, RADIATION if is_em else INTERACTION),
+        "mean_energy": 1.0 / rate,  # of a spot
+        "size": moliere if is_em else torch.full_like(moliere, geometry.shower.lateral_size),  # lateral, mm
+        "log_energy": torch.log(sub.energy.clamp_min(0.1)),
+        **{name: getattr(at, name) for name in ("particle", "face", "cosine", "time")},
+        **{name: getattr(sub, name) for name in ("depth", "x", "y", "z", "dx", "dy", "dz")},
+    }
 
 
-def _sample(recipe: _Recipe, is_em: bool, table: DepthTable, geometry: DetectorGeometry, draw: Draw) -> Spots:
-    of = torch.repeat_interleave(torch.arange(len(recipe), device=draw.device), recipe.count)
-    spot = recipe.take(of)
-    along = draw.fast_gamma(spot.shape) * spot.inverse_rate
+def _sample(spot: dict[str, Tensor], is_em: bool, table: DepthTable, geometry: DetectorGeometry, draw: Draw) -> Spots:
+    """Points drawn from the recipe of each."""
+    model, cosine = geometry.shower, spot["cosine"]
+    along = draw.fast_gamma(spot["shape"]) * spot["inverse_rate"]
     if not is_em:
         # Slow fragments and neutrons of a nuclear break-up also go backwards.
-        model = geometry.shower
         back = -model.backscatter_length * draw.exponential(along)
         along = torch.where(draw.uniform(along) < model.backscatter_fraction, back, along)
-    amount = spot.before + along * spot.cosine
-    depth = table.convert(amount, spot.face, RADIATION if is_em else INTERACTION, MILLIMETRES)
-    travel = (depth - spot.depth) / spot.cosine
+    amount = spot["before"] + along * cosine
+    depth = table.convert(amount, spot["face"], RADIATION if is_em else INTERACTION, MILLIMETRES)
+    travel = (depth - spot["depth"]) / cosine
 
-    scale = (
-        _em_scale(along / spot.maximum, spot.log_energy, geometry.shower.atomic_number, draw) * spot.size
-        if is_em
-        else spot.size
-    )
+    scale = spot["size"]
+    if is_em:
+        scale = _em_scale(along / spot["maximum"], spot["log_energy"], model.atomic_number, draw) * scale
     quantile = _LATERAL_QUANTILE * draw.uniform(along)
     radius = scale * torch.sqrt(quantile / (1.0 - quantile))
     azimuth = 2.0 * math.pi * draw.uniform(radius)
     u, v = radius * torch.cos(azimuth), radius * torch.sin(azimuth)
-    first, second = orthogonal_frame(spot.dx, spot.dy, spot.dz)
-    x = spot.x + travel * spot.dx + u * first[0] + v * second[0]
-    y = spot.y + travel * spot.dy + u * first[1] + v * second[1]
-    z = spot.z + travel * spot.dz + u * first[2] + v * second[2]
-
-    time = spot.time + depth / (spot.cosine * SPEED_OF_LIGHT)
+    axis = (spot["dx"], spot["dy"], spot["dz"])
+    start = (spot["x"], spot["y"], spot["z"])
+    x, y, z = (
+        begin + travel * along_axis + u * first + v * second
+        for begin, along_axis, first, second in zip(start, axis, *orthogonal_frame(*axis), strict=True)
+    )
+    time = spot["time"] + depth / (cosine * SPEED_OF_LIGHT)
     if not is_em:
-        time = time + geometry.shower.late_time * draw.exponential(travel)
-    return Spots(spot.particle, x, y, z, time, spot.mean_energy * draw.exponential(travel))
+        time = time + model.late_time * draw.exponential(travel)
+    return Spots(spot["particle"], x, y, z, time, spot["mean_energy"] * draw.exponential(travel))
 
 
 def _em_scale(tau: Tensor, log_e: Tensor, z: float, draw: Draw) -> Tensor:

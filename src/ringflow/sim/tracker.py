@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ringflow.elements.tables import Table
 from ringflow.event.particles import SPEED_OF_LIGHT
 from ringflow.sim.decay import decay
-from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, Table, daughters, orthogonal_frame
+from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, daughters, orthogonal_frame
 from ringflow.sim.geometry import TRACK_PARAMETERS, DetectorGeometry, ParameterResolution, TrackerGeometry
 
 #: How a flight can end.

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from ringflow.elements.grouping import group_minimum, group_winner
 from ringflow.elements.shapes import cluster_columns, hadronic_scale
+from ringflow.elements.tables import group_minimum, group_winner
 
 
 def hits(**columns: list[float]) -> dict[str, torch.Tensor]:
