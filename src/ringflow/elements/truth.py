@@ -61,6 +61,17 @@ class Targets:
     element: Tensor
     num_particles: Tensor
 
+    def columns(self, element: str) -> dict[str, Tensor]:
+        """Columns of the collection of targets on tracks and elements of a kind; indices as they were given."""
+        return {
+            "label": self.label,
+            "charge": self.charge,
+            **dict(zip(("px", "py", "pz", "energy"), self.momentum.unbind(1), strict=True)),
+            "track": self.track,
+            element: self.element,
+            "num_particles": self.num_particles,
+        }
+
 
 def assign_targets(event: TruthInput) -> Targets:
     """Apply the definition above to a block of events."""

@@ -240,15 +240,9 @@ def targets(
             num_elements=num_elements,
         )
     )
-    track = made.track.numpy()
-    columns: Columns = {
-        "label": made.label.numpy(),
-        "charge": made.charge.numpy(),
-        **{name: made.momentum[:, place].numpy() for place, name in enumerate(("px", "py", "pz", "energy"))},
-        "track": np.where(track >= 0, tracks[track], -1) if len(tracks) else track,
-        element: made.element.numpy(),
-        "num_particles": made.num_particles.numpy(),
-    }
+    columns: Columns = {name: column.numpy() for name, column in made.columns(element).items()}
+    if len(tracks):
+        columns["track"] = np.where(columns["track"] >= 0, tracks[columns["track"]], -1)
     of_particles = {
         "label": made.particle_label.numpy(),
         "calo_energy": made.particle_energy.numpy(),
