@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
-from ringflow.bench.record import hardware
-from ringflow.bench.train import KeptChunk
+from ringflow.bench.training import KeptChunk
 from ringflow.train import trainer
 from ringflow.train.data import open_training_data
-from ringflow.train.device import choose_device
+from ringflow.train.device import choose_device, hardware
 from ringflow.train.figures import Validation
 from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings

@@ -29,13 +29,14 @@ from ringflow.base.threads import wait_without_spinning
 
 wait_without_spinning()  # before torch is loaded
 
-from ringflow.bench.record import hardware, write_record  # noqa: E402
+from ringflow.bench.measure import write_record  # noqa: E402
 from ringflow.data.manifest import Shard, make_manifest, write_manifest  # noqa: E402
 from ringflow.data.read import Dataset  # noqa: E402
 from ringflow.data.write import shard_file  # noqa: E402
 from ringflow.infer.remote import Place  # noqa: E402
 from ringflow.infer.session import as_onnx  # noqa: E402
 from ringflow.infer.shipped import model_file  # noqa: E402
+from ringflow.train.device import hardware  # noqa: E402
 
 PLACES = ("here", "spark", "ray")
 WAYS = ("file", "memory")

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ringflow.bench.record import hardware, write_record
+from ringflow.bench.measure import write_record
 from ringflow.data.read import Dataset
+from ringflow.train.device import hardware
 
 SCALE = 380.0 / 500.0
 QUANTILES = (0.10, 0.50, 0.90, 0.99)

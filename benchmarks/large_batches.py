@@ -107,7 +107,7 @@ class Place:
         import torch
 
         from ringflow.base.errors import RingflowError
-        from ringflow.bench.train import KeptChunk
+        from ringflow.bench.training import KeptChunk
         from ringflow.models.file import load_model
         from ringflow.train import trainer
         from ringflow.train.keeper import Assignment
@@ -182,9 +182,8 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _record(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> None:
-    from ringflow.bench.record import hardware
     from ringflow.data.read import Dataset
-    from ringflow.train.device import choose_device
+    from ringflow.train.device import choose_device, hardware
 
     data = [{"sample": dataset.manifest.sample, "events": len(dataset)} for dataset in map(Dataset, arguments.data)]
     record = {

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ringflow.bench.record import write_record
-from ringflow.bench.simulate import run
+from ringflow.bench.events import simulate
+from ringflow.bench.measure import write_record
 
 
 def production(events: int, workers: int, detector: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def main() -> None:
     if options.device == "cpu":
         result = one_against_two(options.events, options.detector, options.repeats)
     else:
-        result = run(options.events, 1, options.detector, options.device)
+        result = simulate(options.events, 1, options.detector, options.device)
     print(json.dumps(result, indent=2))
     print(write_record(result, options.out / f"simulate_{options.detector}_{options.device}.json"))
 

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 from ringflow.base.log import say
 from ringflow.base.provenance import package_version
-from ringflow.bench.record import hardware, write_record
+from ringflow.bench.measure import write_record
 from ringflow.data.read import Dataset
+from ringflow.train.device import hardware
 
 TOGETHER = ("communication", "idle")
 #: What only a master does; neither computing nor talking.

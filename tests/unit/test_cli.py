@@ -122,7 +122,7 @@ def test_json_is_all_there_is_on_stdout(command: Command, recipe: Callable[..., 
     recipe("ringflow.recipes.validate", "validate", rows)
     recipe("ringflow.recipes.calibrate", "calibrate", {"scale": 1.5})
     recipe("ringflow.data.check", "check", rows)
-    recipe("ringflow.bench.simulate", "run", {"events_per_second_per_core": 1.0})
+    recipe("ringflow.bench.events", "simulate", {"events_per_second_per_core": 1.0})
     assert json.loads(command("simulate", "ttbar", "--out", "x", "--json").stdout) == {"events": 12}
     assert json.loads(command("validate", "--json").stdout) == rows
     assert json.loads(command("calibrate", "--json").stdout) == {"scale": 1.5}

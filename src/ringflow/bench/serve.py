@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import math
 import re
 import subprocess
 import sys
@@ -18,23 +18,25 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ringflow.base.errors import FailureError
 from ringflow.base.log import say
-from ringflow.bench.load import NUMBER, Exchange, Load, client, response
-from ringflow.bench.record import hardware
 from ringflow.infer import shipped
-from ringflow.infer.shipped import model_file
-from ringflow.recipes.serve import require_packages
+from ringflow.recipes.serve import open_served, require_packages
 
 if TYPE_CHECKING:
     from ringflow.infer.serve.served import ServedModel
 
 CLIENTS = (1, 8, 64)
-_SAMPLE, _SEED, _EVENTS = "ttbar", 78, 12
-_NAME = "ringflow"
+NUMBER = 12  # letters of the name of a request
+_SEED, _EVENTS, _NAME = 78, 12, "ringflow"
+_ROUNDING = 1e-3  # of momenta, relative to the largest of an event
+_LOST_AFTER = 60.0  # seconds
 
 
 def run(
@@ -47,23 +49,25 @@ def run(
 ) -> dict[str, Any]:
     """Rows of clients: for so long, or for so many requests if that is said."""
     require_packages()
-    path = model_file(model)
+    from ringflow.train.device import hardware
+
+    path = shipped.model_file(model)
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
         file = _for_engine(path, Path(folder), engine)
-        exchanges = _exchanges(file, engine)
+        exchanges, exact = _exchanges(file, engine), engine == "onnx"
         with _server(file, engine, threads) as url:
             host, port = url.removeprefix("http://").rsplit(":", 1)
-            asyncio.run(
-                _row(host, int(port), 1, 1e9, 2 * len(exchanges), exchanges, engine)
-            )  # everything once, to warm up
             rows = []
+            # Everything once, to warm up.
+            asyncio.run(_row(host, int(port), 1, Load(exchanges, exact, math.inf, 2 * len(exchanges))))
             for count in clients or CLIENTS:
                 say(f"{count} clients")
-                length = (1e9, requests) if requests else (seconds, 1 << 60)
-                rows.append(asyncio.run(_row(host, int(port), count, *length, exchanges, engine)))
+                until = math.inf if requests else time.perf_counter() + seconds
+                load = Load(exchanges, exact, until, requests or math.inf)
+                rows.append(asyncio.run(_row(host, int(port), count, load)))
     return {
         "benchmark": "serve",
-        "model": "shipped" if path == shipped.MODEL else path.name,
+        "model": shipped.SHIPPED if path == shipped.MODEL else path.name,
         "engine": engine,
         "threads": threads,
         "distinct_events": len(exchanges),
@@ -84,21 +88,61 @@ def _for_engine(path: Path, folder: Path, engine: str) -> Path:
     return folder / "model.onnx"
 
 
+@contextmanager
+def _server(file: Path, engine: str, threads: int) -> Iterator[str]:
+    """The address of a server that runs beside us."""
+    words = f"--engine {engine} --device cpu --threads {threads} --port 0 --json".split()
+    command = ["serve", "--model", str(file), *words]
+    start = [sys.executable, "-m", "ringflow.cli", *command]
+    with subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise FailureError("the server did not start; try: ringflow " + " ".join(command))
+            yield json.loads(line)["url"]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request and its answer, but for the name of the request, which stands between the two parts of either."""
+
+    request: tuple[bytes, bytes]
+    answer: tuple[bytes, bytes]
+    json_size: int
+
+    def is_answer(self, body: bytes, number: bytes, exact: bool) -> bool:
+        """Whether this is what must come back: the same candidates, if not exactly with momenta that differ by rounding."""
+        expected = number.join(self.answer)
+        if body == expected:
+            return True
+        if exact or len(body) != len(expected) or body[: self.json_size] != expected[: self.json_size]:
+            return False
+        first = self.json_size
+        for output in json.loads(expected[:first])["outputs"]:
+            last = first + output["parameters"]["binary_data_size"]
+            kind = np.float32 if output["datatype"] == "FP32" else np.int64
+            here, there = (np.frombuffer(raw[first:last], kind) for raw in (body, expected))
+            allowed = _ROUNDING * float(np.abs(there).max(initial=1.0)) if kind is np.float32 else 0.0
+            if not np.allclose(here, there, rtol=0, atol=allowed):
+                return False
+            first = last
+        return True
+
+
 def _exchanges(file: Path, engine: str) -> list[Exchange]:
     """Simulated events as requests, with the answers of a session in this process."""
+    from ringflow.bench.events import ttbar
     from ringflow.infer.runtime import event_values
-    from ringflow.recipes.serve import open_served
     from ringflow.sim.blocks import SimulatedBlocks
-    from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 
     served = open_served(file, _NAME, engine, "cpu", 1)
-    say(f"simulating {_EVENTS} {_SAMPLE} events")
-    settings = SimulateSettings(
-        detector=served.description.detector or "clic",
-        generator=GeneratorSettings(sample=_SAMPLE, seed=_SEED),
-        production=ProductionSettings(events=_EVENTS, block_events=_EVENTS),
-    )
-    source = SimulatedBlocks(settings)
+    say(f"simulating {_EVENTS} ttbar events")
+    detector = served.description.detector or "clic"
+    source = SimulatedBlocks(ttbar(_SEED, detector=detector, events=_EVENTS, block_events=_EVENTS))
     events = list(event_values(source.block(0), served.description.inputs))
     source.close()
     return [exchange(served, event) for event in events]
@@ -112,14 +156,14 @@ def exchange(served: ServedModel, event: dict[str, Any]) -> Exchange:
     inputs = [
         {
             "name": kind,
-            "shape": list(table.shape),
+            "shape": list(values.shape),
             "datatype": "FP32",
-            "parameters": {"binary_data_size": table.nbytes},
+            "parameters": {"binary_data_size": values.nbytes},
         }
-        for kind, table in event.items()
+        for kind, values in event.items()
     ]
     header = json.dumps({"id": number, "inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    body = b"".join([header, *(table.tobytes() for table in event.values())])
+    body = b"".join([header, *(values.tobytes() for values in event.values())])
     head = (
         f"POST /v2/models/{served.name}/infer HTTP/1.1\r\nHost: localhost\r\n"
         f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -127,25 +171,74 @@ def exchange(served: ServedModel, event: dict[str, Any]) -> Exchange:
     asked = InferRequest(number, event, tuple((spec.name, True) for spec in served.outputs))
     parts, json_size = write(served.name, asked, served.compute([event])[0])
     assert json_size is not None
-    return Exchange(_around(head + body, number), _around(b"".join(parts), number), json_size)
+    before, _, after = (head + body).partition(number.encode())
+    begin, _, end = b"".join(parts).partition(number.encode())
+    return Exchange((before, after), (begin, end), json_size)
 
 
-def _around(body: bytes, number: str) -> tuple[bytes, bytes]:
-    before, after = body.split(number.encode(), 1)
-    return before, after
+@dataclass
+class Load:
+    """What the clients of one row do and see."""
+
+    exchanges: Sequence[Exchange]
+    exact: bool
+    until: float
+    left: float
+    latencies: list[float] = field(default_factory=list)
+    wrong: int = 0
+    failed: int = 0
+    sent: int = 0
+
+    def next(self) -> tuple[Exchange, bytes] | None:
+        """One more request, unless that was enough."""
+        if self.left <= 0 or time.perf_counter() >= self.until:
+            return None
+        self.left -= 1
+        self.sent += 1
+        return self.exchanges[self.sent % len(self.exchanges)], b"%0*d" % (NUMBER, self.sent)
 
 
-async def _row(
-    host: str, port: int, clients: int, seconds: float, requests: int, exchanges: Sequence[Exchange], engine: str
-) -> dict[str, Any]:
-    import numpy as np
+async def client(host: str, port: int, load: Load) -> None:
+    """Ask and wait, on one connection, which is made anew when it breaks."""
+    while (planned := load.next()) is not None:
+        try:
+            reader, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            load.failed += 1
+            continue
+        try:
+            while planned is not None:
+                asked, number = planned
+                begun = time.perf_counter()
+                writer.write(number.join(asked.request))
+                async with asyncio.timeout(_LOST_AFTER):
+                    status, body = await _response(reader)
+                if status != 200:
+                    load.failed += 1
+                else:
+                    load.latencies.append(time.perf_counter() - begun)
+                    load.wrong += not asked.is_answer(body, number, load.exact)
+                planned = load.next()
+        except (OSError, EOFError, TimeoutError):
+            load.failed += 1
+        finally:
+            writer.close()
 
+
+async def _response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body of an answer."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    length = re.search(rb"\r\ncontent-length: (\d+)", head)
+    assert length is not None
+    return int(head.split(b" ", 2)[1]), await reader.readexactly(int(length[1]))
+
+
+async def _row(host: str, port: int, clients: int, load: Load) -> dict[str, Any]:
     before = await _memory(host, port)
     started = time.perf_counter()
-    load = Load(exchanges, engine == "onnx", started + seconds, requests)
     await asyncio.gather(*(client(host, port, load) for _ in range(clients)))
     elapsed = time.perf_counter() - started
-    middle, tail = np.percentile(load.latencies, (50, 99)) if load.latencies else (np.nan, np.nan)
+    middle, tail = np.percentile(load.latencies or [np.nan], (50, 99))
     return {
         "clients": clients,
         "requests_per_second": round(len(load.latencies) / elapsed, 1),
@@ -163,37 +256,7 @@ async def _memory(host: str, port: int) -> float:
     """Resident memory of the server in MB, as it says itself."""
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    _, text = await response(reader)
+    _, text = await _response(reader)
     writer.close()
     found = re.search(rb"^process_resident_memory_bytes (\S+)", text, flags=re.MULTILINE)
     return round(float(found[1]) / 1e6, 1) if found else float("nan")
-
-
-@contextmanager
-def _server(file: Path, engine: str, threads: int) -> Iterator[str]:
-    """The address of a server that runs beside us."""
-    words = [
-        "serve",
-        "--model",
-        file,
-        "--engine",
-        engine,
-        "--device",
-        "cpu",
-        "--threads",
-        threads,
-        "--port",
-        0,
-        "--json",
-    ]
-    command = [sys.executable, "-m", "ringflow.cli", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=dict(os.environ)) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise FailureError("the server did not start; try: ringflow " + " ".join(map(str, words)))
-            yield json.loads(line)["url"]
-        finally:
-            process.terminate()
-            process.wait()

@@ -26,9 +26,9 @@ def bench_simulate(
     as_json: Json = False,
 ) -> None:
     """Time the production of ttbar events: generator, detector, truth and writing."""
-    from ringflow.bench import simulate as timing
+    from ringflow.bench import events as timing
 
-    show_summary("Simulation speed", timing.run(events, workers, detector, device), as_json=as_json)
+    show_summary("Simulation speed", timing.simulate(events, workers, detector, device), as_json=as_json)
     finish(None, f"ringflow bench simulate --workers {workers + 1} --json")
 
 
@@ -40,9 +40,9 @@ def bench_baseline(
     as_json: Json = False,
 ) -> None:
     """Time the rule-based reconstruction on one core, and how its time grows with the number of particles."""
-    from ringflow.bench import baseline as timing
+    from ringflow.bench import events as timing
 
-    show_summary("Speed of the rules", timing.run(events, detector), as_json=as_json)
+    show_summary("Speed of the rules", timing.baseline(events, detector), as_json=as_json)
     finish(None, "ringflow bench model")
 
 
@@ -59,9 +59,9 @@ def bench_model(
 ) -> None:
     """Time the networks event by event on two threads, with their memory, and how both grow with the number of elements."""
     from ringflow.base.log import say, table
-    from ringflow.bench import model as timing
+    from ringflow.bench.networks import time_models
 
-    result = timing.run(backbones, elements)
+    result = time_models(backbones, elements)
     if as_json:
         print_json(result)
     elif result["rows"]:
@@ -88,9 +88,9 @@ def bench_infer(
 ) -> None:
     """Time a network event by event in torch, in ONNX and in int8, on two threads, and from file to file."""
     from ringflow.base.log import say, table
-    from ringflow.bench import infer as timing
+    from ringflow.bench.networks import time_engines
 
-    result = timing.run(engines, elements, events, model)
+    result = time_engines(engines, elements, events, model)
     if as_json:
         print_json(result)
     else:
@@ -151,9 +151,9 @@ def bench_train(
     shape = {"backbone": backbone, "width": width, "layers": layers, "heads": heads, "hidden": hidden}
     settings = ModelSettings.resolve(None, [f"{name}={value}" for name, value in shape.items()])
 
-    from ringflow.bench import train as timing
+    from ringflow.bench.training import time_training
 
-    result = timing.run(settings, elements, batch_elements, seconds, device)
+    result = time_training(settings, elements, batch_elements, seconds, device)
     shown = result if as_json else {name: value for name, value in result.items() if name != "settings"}
     show_summary("Training speed", shown, as_json=as_json)
     finish(None, "ringflow bench scaling --out scaling.json")
@@ -195,14 +195,13 @@ def bench_scaling(
         overrides, preset = (preset, *overrides), "clic_small"
     from ringflow.base.log import speaks
     from ringflow.bench import scaling as timing
-    from ringflow.bench.record import write_record
-    from ringflow.bench.scaling_start import Place
+    from ringflow.bench.measure import write_record
     from ringflow.train.settings import TrainSettings
 
     more = [] if strategy is None else [f"compute.strategy={strategy}"]
     settings = TrainSettings.resolve(preset, [*overrides, *more])
     plan = timing.Plan(
-        engines, workers or (1, 2), ring or (2, 4, 8), elements, seconds, rounds, Place(threads, address, master)
+        engines, workers or (1, 2), ring or (2, 4, 8), elements, seconds, rounds, threads, address, master
     )
     result = timing.run_here(settings, plan, apart=apart) if timing.is_one_of_a_team() else timing.run(settings, plan)
     if out is not None and speaks():  # of several processes the first
@@ -222,9 +221,9 @@ def bench_loader(
 ) -> None:
     """Time the loading of a dataset, and compare it with what a training on the CPU consumes."""
     from ringflow.base.log import say
-    from ringflow.bench import loader as timing
+    from ringflow.bench.training import time_loading
 
-    result = timing.run(dataset, preset, overrides, seconds)
+    result = time_loading(dataset, preset, overrides, seconds)
     show_summary("Loading and training", result, as_json=as_json)
     ratio = result["load_over_train"]
     say(
@@ -257,7 +256,7 @@ def bench_tune(
 ) -> None:
     """Compare schedulers in replay and time the driver; with --real, compare ASHA and TPE with random search."""
     from ringflow.bench import tune as timing
-    from ringflow.bench.record import write_record
+    from ringflow.bench.measure import write_record
 
     result = timing.run(study=study, random=random, asha=asha_tpe, real=real, workers=workers)
     if out is not None:

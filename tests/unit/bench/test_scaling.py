@@ -12,9 +12,6 @@ import torch
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.bench import scaling as timing
-from ringflow.bench import scaling_start
-from ringflow.bench.scaling_process import Workload, measure
-from ringflow.bench.scaling_start import Place
 from ringflow.train.settings import TrainSettings
 
 TINY = ("model.width=16", "model.layers=1", "model.heads=2", "model.hidden=16", "compute.batch_elements=64")
@@ -35,8 +32,8 @@ def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str,
     """Starts of nothing: what processes would report is made up."""
     made: list[tuple[str, int, list[str]]] = []
 
-    def launch(engine: str, workers: int, words: Sequence[str], place: Place, folder: Path) -> None:
-        apart = "--apart" in words
+    def launch(case: timing.Case, words: Sequence[str], plan: timing.Plan, folder: Path) -> None:
+        engine, workers, apart = case
         before = sum(made_of == (engine, workers, apart) for made_of in ((e, n, "--apart" in w) for e, n, w in made))
         made.append((engine, workers, list(words)))
         if engine == "ray":
@@ -126,14 +123,6 @@ def test_one_of_a_team_times_the_team(
     assert (found["workers"], found["events_per_step"], found["all_reduce"]) == (1, 8, [])
     assert found["bytes_per_step"] in (None, 0.0)
     assert found["events_per_second"] == pytest.approx(8 / found["seconds_per_step"])
-
-
-def test_a_process_alone_is_measured() -> None:
-    threads = torch.get_num_threads()
-    found = measure(Workload(SETTINGS, 16, 0.01, 1))
-    assert torch.get_num_threads() == 1
-    torch.set_num_threads(threads)
-    assert (found["workers"], found["events_per_step"]) == (1, 4)
     assert found["steps"] >= 3
     assert found["step_spread"] >= 0.0
 
@@ -156,23 +145,23 @@ def test_wrong_usage_is_one_line(command: Callable[..., Any], words: tuple[objec
 
 def test_what_an_engine_said_last_is_the_reason(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    assert scaling_start._last_words(log) == "nothing"
+    assert timing.last_words(log) == "nothing"
     log.write_text("hello\nringflow: error: the port is taken\nsome more\n")
-    assert scaling_start._last_words(log) == "the port is taken"
+    assert timing.last_words(log) == "the port is taken"
     log.write_text("hello\nbye\n")
-    assert scaling_start._last_words(log) == "bye"
+    assert timing.last_words(log) == "bye"
 
 
 def test_no_slurm_is_asked_for_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(FailureError, match="sbatch is not on the path"):
-        scaling_start._submit([], 2, 1, tmp_path)
-    for name in scaling_start._SLURM_VARIABLES:
+        timing.submit([], 2, 1, tmp_path)
+    for name in timing._SLURM_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(scaling_start, "_SLURM_FILES", ())
+    monkeypatch.setattr(timing, "_SLURM_FILES", ())
     monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / "bin" / name))
     with pytest.raises(FailureError, match=r"there is no slurm\.conf; set SLURM_CONF to it"):
-        scaling_start._submit([], 2, 1, tmp_path)
+        timing.submit([], 2, 1, tmp_path)
 
 
 def test_the_plan_has_one_process_to_compare_with() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from fixtures.fake_events import fake_block
-from ringflow.bench import load, serve
+from ringflow.bench import serve
+from ringflow.bench.serve import NUMBER, Exchange, Load, client
 from ringflow.infer.export import describe
 from ringflow.infer.runtime import event_values
 from ringflow.infer.serve.served import ServedModel
@@ -33,7 +34,7 @@ COLUMNS = [
 
 
 @pytest.fixture
-def exchanges(small_model: Callable[..., Any]) -> list[load.Exchange]:
+def exchanges(small_model: Callable[..., Any]) -> list[Exchange]:
     loaded = small_model()
     served = ServedModel("ringflow", Session(loaded), describe(loaded), "torch")
     return [serve.exchange(served, event) for event in event_values(fake_block(0, 5), served.description.inputs)]
@@ -42,7 +43,7 @@ def exchanges(small_model: Callable[..., Any]) -> list[load.Exchange]:
 def test_rows(
     tmp_path: Path,
     small_model: Callable[..., Any],
-    exchanges: list[load.Exchange],
+    exchanges: list[Exchange],
     command: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -63,12 +64,10 @@ def test_rows(
     assert (result["benchmark"], result["engine"], result["distinct_events"]) == ("serve", "torch", 5)
 
 
-def against(
-    exchanges: list[load.Exchange], answer: Callable[[load.Exchange, bytes, int], bytes], exact: bool
-) -> load.Load:
+def against(exchanges: list[Exchange], answer: Callable[[Exchange, bytes, int], bytes], exact: bool) -> Load:
     """Ten requests to a server that answers as told."""
 
-    async def run() -> load.Load:
+    async def run() -> Load:
         count = 0
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +78,7 @@ def against(
                         int(head.lower().split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
                     )
                     count += 1
-                    number = body[8 : 8 + load.NUMBER]
+                    number = body[8 : 8 + NUMBER]
                     asked = next(e for e in exchanges if number.join(e.request) == head + body)
                     writer.write(answer(asked, number, count))
             except (EOFError, OSError):
@@ -89,8 +88,8 @@ def against(
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        made = load.Load(exchanges, exact, until=float("inf"), left=10)
-        await asyncio.gather(*(load.client("127.0.0.1", port, made) for _ in range(2)))
+        made = Load(exchanges, exact, until=float("inf"), left=10)
+        await asyncio.gather(*(client("127.0.0.1", port, made) for _ in range(2)))
         server.close()
         await server.wait_closed()
         return made
@@ -105,17 +104,17 @@ def http(body: bytes, status: int = 200) -> bytes:
     )
 
 
-def test_right_answers(exchanges: list[load.Exchange]) -> None:
+def test_right_answers(exchanges: list[Exchange]) -> None:
     made = against(exchanges, lambda asked, number, count: http(number.join(asked.answer)), exact=True)
     assert (made.sent, len(made.latencies), made.wrong, made.failed) == (10, 10, 0, 0)
 
 
-def test_answers_of_others(exchanges: list[load.Exchange]) -> None:
-    def another(asked: load.Exchange, number: bytes, count: int) -> bytes:
+def test_answers_of_others(exchanges: list[Exchange]) -> None:
+    def another(asked: Exchange, number: bytes, count: int) -> bytes:
         if count == 3:  # the answer to another event
             return http(number.join(exchanges[exchanges.index(asked) - 1].answer))
         if count == 5:  # the right event, but of another request
-            return http((b"9" * load.NUMBER).join(asked.answer))
+            return http((b"9" * NUMBER).join(asked.answer))
         return http(number.join(asked.answer))
 
     for exact in (True, False):
@@ -123,16 +122,16 @@ def test_answers_of_others(exchanges: list[load.Exchange]) -> None:
         assert (made.sent, made.wrong, made.failed) == (10, 2, 0)
 
 
-def test_answers_that_fail_or_are_lost(exchanges: list[load.Exchange]) -> None:
-    def broken(asked: load.Exchange, number: bytes, count: int) -> bytes:
+def test_answers_that_fail_or_are_lost(exchanges: list[Exchange]) -> None:
+    def broken(asked: Exchange, number: bytes, count: int) -> bytes:
         return http(b"{}", 503) if count == 3 else http(number.join(asked.answer))
 
     made = against(exchanges, broken, exact=True)
     assert (made.sent, len(made.latencies), made.wrong, made.failed) == (10, 9, 0, 1)
 
 
-def test_rounding(exchanges: list[load.Exchange]) -> None:
-    number = b"0" * load.NUMBER
+def test_rounding(exchanges: list[Exchange]) -> None:
+    number = b"0" * NUMBER
     asked = max(exchanges, key=lambda one: len(one.answer[1]))
     right = number.join(asked.answer)
     said = json.loads(right[: asked.json_size])["outputs"]

@@ -1,0 +1,379 @@
+"""`ringflow bench train`, `ringflow bench loader`, and what one of several processes does for `ringflow bench scaling`.
+
+`train`: every step of the trainer is timed, with its loss, its optimiser and its average, on random elements: batches by
+element budget, of events that all have the given number of elements. Batches are timed apart, too: how fast they are taken out
+of a chunk that lies on the device, without a network behind them.
+
+`loader`: whether the loading of a dataset keeps up with a training on the CPU. Three things are timed one after the other, so
+that none takes the other's cores: chunks alone, through a first epoch that reads Parquet and stores finished elements, and
+through later epochs that read those; batches taken out of a chunk; and training steps of a preset on the same events. What is
+stored lies in a temporary folder: the dataset is not touched.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringflow import __version__
+from ringflow.base.errors import UsageError
+from ringflow.data.chunks import DatasetChunks
+from ringflow.data.read import Dataset
+from ringflow.elements.batch import ElementBatch, ElementTargets, random_elements
+from ringflow.event.particles import CHARGED_HADRON, NONE, PHOTON
+from ringflow.models.model import Model
+from ringflow.models.settings import ModelSettings
+from ringflow.train.batches import Feed
+from ringflow.train.device import (
+    choose_device,
+    choose_precision,
+    computing_in,
+    hardware,
+    is_accelerator,
+    peak_memory,
+    synchronize,
+)
+from ringflow.train.parallel.places import Places
+from ringflow.train.profile.traffic import Traffic
+from ringflow.train.settings import ComputeSettings, SourceSettings, TrainSettings
+from ringflow.train.step import TrainingStep
+from ringflow.train.team import ALONE, Team, joined
+
+_CPU = torch.device("cpu")
+_RATE = 1e-4
+#: Steps before the clock starts: compilation, allocation; memory is taken, buckets of gradients are arranged.
+_WARM_UP, _TEAM_WARM_UP, _TEAM_WARM_UP_COMPILED = 8, 3, 10
+#: Batches a chunk holds: the order of its events is worked out once for all of them, as in a training.
+_CHUNK_BATCHES, _TEAM_CHUNK_BATCHES = 32, 4
+#: What a benchmark of loading sets itself: these events, on the CPU, from one chunk for as long as it takes.
+_OURS = ("source.reuse=1000000", "compute.device=cpu")
+_LEAST_STEPS = 3
+#: Bytes of the sums that are timed alone, beside one as long as the gradient, and how often.
+_SUMS, _SUMS_TIMED = (4_096, 65_536, 1_048_576), 11
+_FLOAT_BYTES = 4
+
+
+class KeptChunk:
+    """A source that has one chunk."""
+
+    def __init__(self, chunk: ElementBatch) -> None:
+        self._chunk = chunk
+
+    def chunk(self, index: int) -> ElementBatch:
+        return self._chunk
+
+    def prefetch(self, index: int) -> None:
+        """Nothing to prepare."""
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+
+def random_chunk(num_elements: int, num_events: int) -> ElementBatch:
+    """Events of tracks and clusters, half of them particles, with random features."""
+    elements = random_elements([num_elements] * num_events)
+    pt, eta, phi, energy = elements.reference_N4.unbind(1)
+    momentum = torch.stack([pt * torch.cos(phi), pt * torch.sin(phi), pt * torch.sinh(eta), energy], dim=1)
+    is_particle = torch.rand(len(pt)) < 0.5
+    label = torch.where(is_particle, torch.where(elements.charge_N != 0, CHARGED_HADRON, PHOTON), NONE)
+    targets = ElementTargets(label, torch.where(is_particle, elements.charge_N, 0), momentum * is_particle[:, None])
+    return replace(elements, targets=targets)
+
+
+def time_training(
+    model: ModelSettings, num_elements: int, batch_elements: int, seconds: float, device: str
+) -> dict[str, Any]:
+    """Events per second of training, of inference and of loading, and the share of padding."""
+    if num_elements > batch_elements:
+        raise UsageError(
+            f"an event of {num_elements} elements does not fit into a batch of {batch_elements}; "
+            f"try --batch-elements {8 * num_elements}"
+        )
+    settings = TrainSettings(
+        model=model,
+        source=SourceSettings(reuse=1_000_000),
+        compute=ComputeSettings(device=device, batch_elements=batch_elements),
+    )
+    place = choose_device(device)
+    torch.manual_seed(0)
+    chunk = random_chunk(num_elements, max(_CHUNK_BATCHES * batch_elements // num_elements, 4)).to(place)
+    network = Model(model).to(place)
+    network.embedding.fit(chunk.features_NF)
+    training = train_rate(settings, network, chunk, place, seconds)
+    return {
+        "benchmark": "train",
+        "backbone": model.backbone,
+        "parameters": network.num_parameters,
+        "num_elements": num_elements,
+        "batch_elements": batch_elements,
+        "device": str(place),
+        **training,
+        "infer_events_per_second": _infer_rate(settings, network, chunk, place, seconds / 2),
+        "load_events_per_second": load_rate(settings, chunk, place, seconds / 2)["events_per_second"],
+        "peak_mb": round(peak_memory(place) / 2**20, 1),
+        "settings": settings.model_dump(mode="json"),
+        **hardware(place.type),
+    }
+
+
+def _feed(settings: TrainSettings, chunk: ElementBatch, device: torch.device, lane: int = 0) -> Feed:
+    budget, reuse = settings.compute.batch_elements, settings.source.reuse
+    return Feed(KeptChunk(chunk), budget=budget, reuse=reuse, seed=settings.seed, device=device, lane=lane)
+
+
+def train_rate(
+    settings: TrainSettings, model: Model, chunk: ElementBatch, device: torch.device, seconds: float
+) -> dict[str, Any]:
+    """Events per second of training on the events of a chunk, and the share of padding; the network learns from it."""
+    step = TrainingStep(model, settings, device)
+    feed = _feed(settings, chunk, device)
+    done = {"steps": 0, "computed": 0, "real": 0}
+
+    def once() -> int:
+        batch = feed.next(0)
+        step.take([batch], done["steps"], _RATE)
+        if step.records.full:
+            step.records.read()
+        done["steps"] += 1
+        done["computed"] += batch.elements.num_elements
+        done["real"] += batch.num_elements
+        return batch.num_events
+
+    rate = _rate(once, device, seconds)
+    return {"train_events_per_second": rate, "padding_share": round(1.0 - done["real"] / done["computed"], 4)}
+
+
+def _infer_rate(
+    settings: TrainSettings, model: Model, chunk: ElementBatch, device: torch.device, seconds: float
+) -> float:
+    feed = _feed(settings, chunk, device)
+    precision = choose_precision(device, settings.compute.precision)
+    model.eval()
+    call = torch.compile(model, dynamic=False) if device.type != "cpu" else model
+
+    def once() -> int:
+        batch = feed.next(0)
+        elements = batch.elements
+        with torch.inference_mode(), computing_in(precision, device):
+            call(elements.features_NF, elements.kind_N, elements.position_N2, batch.layout)
+        return batch.num_events
+
+    return _rate(once, device, seconds)
+
+
+def load_rate(settings: TrainSettings, chunk: ElementBatch, device: torch.device, seconds: float) -> dict[str, float]:
+    """Events and batches per second taken out of a chunk, without a network behind them."""
+    feed = _feed(settings, chunk, device)
+    sizes: list[int] = []
+
+    def once() -> int:
+        sizes.append(feed.next(0).num_events)
+        return sizes[-1]
+
+    rate = _rate(once, device, seconds)
+    return {"events_per_second": rate, "batches_per_second": round(rate * len(sizes) / sum(sizes), 1)}
+
+
+def _rate(once: Callable[[], int], device: torch.device, seconds: float) -> float:
+    """Events per second after the warm-up."""
+    for _ in range(_WARM_UP):
+        once()
+    synchronize(device)
+    start, events, calls = time.perf_counter(), 0, 0
+    while True:
+        events += once()
+        calls += 1
+        # Looking at the clock alone does not wait for the device, which may be far behind.
+        if calls % 64 == 0 or device.type == "cpu":
+            synchronize(device)
+            if time.perf_counter() - start >= seconds:
+                break
+    return round(events / (time.perf_counter() - start), 1)
+
+
+def time_loading(dataset: Path, preset: str, overrides: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Events per second of chunks, batches and training, and how many times faster loading is than training."""
+    settings = TrainSettings.resolve(preset, [*overrides, *_OURS])
+    opened = Dataset(dataset)
+    with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as cache:
+        chunk, chunks = _epochs(opened, settings, Path(cache), seconds)
+    batches = load_rate(settings, chunk, _CPU, seconds / 4)
+    torch.manual_seed(settings.seed)
+    network = Model(settings.model)
+    network.embedding.fit(chunk.features_NF)
+    training = train_rate(settings, network, chunk, _CPU, seconds)["train_events_per_second"]
+    # Chunks, and batches out of them, one after the other.
+    loading = {
+        epoch: round(1.0 / (1.0 / batches["events_per_second"] + (1.0 / rate if rate else 0.0)), 1)
+        for epoch, rate in chunks.items()
+    }
+    return {
+        "benchmark": "loader",
+        "sample": opened.manifest.sample,
+        "detector": opened.manifest.detector,
+        "preset": Path(preset).name,
+        "train_events": opened.manifest.splits["train"],
+        "elements_per_event": round(chunk.num_elements / chunk.num_events, 1),
+        "batch_elements": settings.compute.batch_elements,
+        "threads": {"loading": settings.source.workers, "training": torch.get_num_threads()},
+        "chunk_events_per_second": chunks,
+        "batches_per_second": batches["batches_per_second"],
+        "batch_events_per_second": batches["events_per_second"],
+        "load_events_per_second": loading,
+        "train_events_per_second": training,
+        "load_over_train": {epoch: round(rate / training, 2) for epoch, rate in loading.items()},
+        **hardware("cpu"),
+    }
+
+
+def _epochs(
+    dataset: Dataset, settings: TrainSettings, cache: Path, seconds: float
+) -> tuple[ElementBatch, dict[str, float | None]]:
+    """A chunk, and events per second of the first and of later epochs; None where all is kept in memory."""
+    events = dataset.manifest.splits["train"]
+    source = DatasetChunks(
+        [dataset],
+        detector=dataset.manifest.detector,
+        calorimeter=settings.model.calorimeter,
+        # Of one chunk nothing would be stored.
+        chunk_events=min(settings.source.chunk_events, max(events // 2, 1)),
+        seed=settings.seed,
+        threads=settings.source.workers,
+        cache=cache,
+    )
+    index = 0
+
+    def epoch(least_seconds: float) -> tuple[ElementBatch, float]:
+        nonlocal index
+        start, delivered = time.perf_counter(), 0
+        while delivered < events or time.perf_counter() - start < least_seconds:
+            chunk = source.chunk(index)
+            delivered += chunk.num_events
+            index += 1
+        return chunk, round(delivered / (time.perf_counter() - start), 1)
+
+    try:
+        chunk, first = epoch(0.0)
+        later = None if chunk.num_events == events else epoch(seconds / 4)[1]
+        return chunk, {"first_epoch": first, "later_epochs": later}
+    finally:
+        source.close()
+
+
+def time_team(
+    settings: TrainSettings, num_elements: int, seconds: float, threads: int, *, apart: bool = False
+) -> dict[str, Any]:
+    """Time the steps of the team of processes that this one belongs to; what was found is the same in all of them.
+
+    A step is that of the trainer, with all that the processes say to each other. Every process has one batch per step, so that
+    its work does not depend on how many there are (weak scaling). `apart`: every process trains a network of its own.
+    """
+    device = choose_device(settings.compute.device)
+    if not is_accelerator(device):
+        torch.set_num_threads(threads)
+    with joined(device, settings.compute.timeout) as team:
+        team.agree("version of ringflow", __version__)
+        found = _team_steps(settings, num_elements, seconds, device, team, apart)
+        # The network holds the group of processes, and goes in circles. One that outlives the end of the group can abort this
+        # process when it ends, because threads of torch want Python when there is none any more.
+        gc.collect()
+        return found
+
+
+def _team_steps(
+    settings: TrainSettings, num_elements: int, seconds: float, device: torch.device, team: Team, apart: bool
+) -> dict[str, Any]:
+    trainee = _Trainee(settings, num_elements, device, ALONE if apart else team)
+    ready = time.time()
+    warm_up = _TEAM_WARM_UP_COMPILED if is_accelerator(device) else _TEAM_WARM_UP
+    warm = [trainee.timed_step() for _ in range(warm_up)]
+    steps = team.tell(max(_LEAST_STEPS, math.ceil(seconds / max(min(warm), 1e-6))))
+    traffic = Traffic()
+    team.add([0.0])
+    start = time.perf_counter()
+    taken = [trainee.timed_step() for _ in range(steps)]
+    synchronize(device)
+    team.add([0.0])
+    elapsed = time.perf_counter() - start
+    told = team.gather((ready, trainee.events, traffic.sent or 0))
+    events = sum(found for _, found, _ in told[:: trainee.places.parts]) // (len(warm) + steps)
+    return {
+        "workers": team.size,
+        "apart": apart,
+        "strategy": settings.compute.strategy,
+        "device": str(device),
+        "parameters": trainee.parameters,
+        "events_per_step": events,
+        "steps": steps,
+        "seconds_per_step": elapsed / steps,
+        "events_per_second": events * steps / elapsed,
+        # An accelerator is behind: the host sees only when it asks.
+        "step_spread": None if is_accelerator(device) else _spread(taken),
+        "first_step_at": max(when for when, _, _ in told),
+        "bytes_per_step": None if traffic.reason else statistics.mean(sent for *_, sent in told) / steps,
+        "all_reduce": [] if apart or team.size == 1 else _sums(team, device, trainee.parameters),
+    }
+
+
+class _Trainee:
+    """The training of one process."""
+
+    def __init__(self, settings: TrainSettings, num_elements: int, device: torch.device, team: Team) -> None:
+        compute = settings.compute
+        self.places = Places.of(team.rank, team.size, compute.strategy, compute.parts)
+        self._team, self.events, self._steps = team, 0, 0
+        torch.manual_seed(settings.seed)
+        chunk = random_chunk(num_elements, _TEAM_CHUNK_BATCHES * (compute.batch_elements // num_elements)).to(device)
+        model = Model(settings.model).to(device)
+        model.embedding.fit(chunk.features_NF)
+        self.parameters = model.num_parameters
+        self._step = TrainingStep(model, settings, device, team)
+        # The parts of a copy share its batches: as many as they are.
+        endless = settings.model_copy(update={"source": settings.source.model_copy(update={"reuse": 1_000_000})})
+        self._feeds = [_feed(endless, chunk, device, lane) for lane in self.places.lanes(team.size)]
+
+    def timed_step(self) -> float:
+        """Take a step as the trainer does, with what processes tell each other in it; its seconds."""
+        start = time.perf_counter()
+        batches = [feed.next(0) for feed in self._feeds]
+        computed = sum(batch.elements.num_elements for batch in batches)
+        real = sum(batch.num_elements for batch in batches)
+        own = sum(batch.num_events for batch in batches)
+        self._team.add([own, computed, real, 0.0, 0.0])
+        self._step.take(batches, self._steps, _RATE)
+        if self._step.records.full:
+            self._step.records.read()
+        self._steps += 1
+        self.events += own
+        return time.perf_counter() - start
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    """Standard deviation of the logarithm of a step's time; by its quartiles, so that one interruption does not count."""
+    low, _, high = statistics.quantiles([math.log(value) for value in seconds], n=4)
+    return (high - low) / 1.349
+
+
+def _sums(team: Team, device: torch.device, parameters: int) -> list[dict[str, float]]:
+    """What it takes to add up so many bytes over all processes, without anything else going on."""
+    found = []
+    for size in sorted({*_SUMS, _FLOAT_BYTES * parameters}):
+        tensor = torch.zeros(size // _FLOAT_BYTES, device=device)
+        seconds = []
+        for _ in range(_SUMS_TIMED):
+            team.add([0.0])
+            start = time.perf_counter()
+            team.add_(tensor)
+            synchronize(device)
+            seconds.append(time.perf_counter() - start)
+        found.append({"bytes": size, "seconds": statistics.median(seconds[1:])})
+    return found
