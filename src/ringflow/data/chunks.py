@@ -15,7 +15,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -183,9 +182,7 @@ def _parts(dataset: Dataset, calorimeter: str, cache: Path | None) -> list[_Part
 
 
 def _read(part: _Part, calorimeter: str) -> ElementBatch:
-    one_shard = copy(part.dataset)
-    one_shard.manifest = part.dataset.manifest.model_copy(update={"shards": (part.shard,)})
-    blocks = one_shard.events("train", part.columns)
+    blocks = part.dataset.one_shard(part.shard).events("train", part.columns)
     return join([from_block(block, calorimeter, with_targets=True) for block in blocks])
 
 

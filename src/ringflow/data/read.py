@@ -70,6 +70,12 @@ class Dataset:
                 if len(block):
                     yield block
 
+    def one_shard(self, shard: Shard) -> Dataset:
+        """The dataset as if it had this shard only."""
+        part = copy(self)
+        part.manifest = self.manifest.model_copy(update={"shards": (shard,)})
+        return part
+
     def to_awkward(self, split: str | None = None, columns: Sequence[str] | None = None) -> Any:
         """All events at once as an awkward array: `events.track.pt`, `events.event_number`."""
         blocks = list(self.events(split, columns))

@@ -79,11 +79,6 @@ def momenta(collection: Collection) -> Momenta:
     return Momenta(collection.counts, px, py, pz, energy, label)
 
 
-def targets(block: EventBlock) -> Momenta:
-    """The true particles a reconstruction is compared with one by one."""
-    return momenta(block["target"])
-
-
 def visible(block: EventBlock) -> Momenta:
     """The visible generator particles, which true jets and sums are made of."""
     particles = block["particle"]

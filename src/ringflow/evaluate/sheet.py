@@ -19,8 +19,8 @@ import numpy.typing as npt
 from ringflow.base.rundir import write_atomic
 from ringflow.evaluate.bootstrap import REPLICATES, Drawn, Entries, Tally
 from ringflow.evaluate.jets import find_jets, in_barrel, invisible_momentum, masses_of, measure_masses
-from ringflow.evaluate.matching import Pairs, match_jets, match_particles
-from ringflow.evaluate.momenta import Floats, Integers, Mask, Momenta, targets, visible
+from ringflow.evaluate.matching import match_jets, match_particles
+from ringflow.evaluate.momenta import Floats, Integers, Mask, Momenta, momenta, visible
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import PARTICLE_CLASSES
 
@@ -37,13 +37,47 @@ Histograms = dict[str, hist.Hist[Any]]
 
 def book() -> Histograms:
     """Empty histograms, by name."""
-    return {**_jet_histograms(), **_particle_histograms(), **_event_histograms()}
+    jet_pt = "true jet $p_T$ [GeV]"
+    matched = hist.axis.Boolean(name="matched", label="matched")
+    label = hist.axis.IntCategory(LABELS, name="label", label="class")
+    pt = hist.axis.Variable(PARTICLE_PT_EDGES, name="pt", label="$p_T$ [GeV]")
+    eta = hist.axis.Regular(len(ETA_EDGES) - 1, ETA_EDGES[0], ETA_EDGES[-1], name="eta", label=r"$\eta$")
 
+    def response(top: float) -> hist.axis.Regular:
+        return hist.axis.Regular(600, 0, top, name="response", label="reconstructed / true")
 
-def add(total: Histograms, part: Mapping[str, hist.Hist[Any]]) -> None:
-    """Add the histograms of a part of the events to `total`, in place."""
-    for name, histogram in part.items():
-        total[name] = total[name] + histogram
+    axes: dict[str, tuple[Any, ...]] = {
+        "jet_response": (hist.axis.Variable(JET_PT_EDGES, name="truth_pt", label=jet_pt), response(3.0)),
+        "jet_truth_pt": (hist.axis.Regular(100, 0, 200, name="truth_pt", label=jet_pt), matched),
+        "jet_reco_pt": (hist.axis.Regular(100, 0, 200, name="pt", label="jet $p_T$ [GeV]"), matched),
+        "particle_truth": (label, pt, eta, matched),
+        "particle_reco": (label, pt, eta, matched),
+        "confusion": (
+            hist.axis.IntCategory((0, *LABELS), name="truth_label", label="true class"),
+            hist.axis.IntCategory((0, *LABELS), name="reco_label", label="reconstructed class"),
+        ),
+        "multiplicity": (
+            label,
+            hist.axis.Regular(81, -40.5, 40.5, name="difference", label="reconstructed - true particles"),
+        ),
+        "particles_per_event": (hist.axis.Regular(120, 0, 240, name="count", label="particles per event"),),
+        "met_response": (
+            hist.axis.Variable(MISSING_PT_EDGES, name="truth_met", label="true missing $p_T$ [GeV]"),
+            response(6.0),
+        ),
+        "met_error": (
+            hist.axis.StrCategory(["x", "y", "z"], name="component", label="component"),
+            hist.axis.Regular(400, -40, 40, name="difference", label="missing momentum, reconstructed - true [GeV]"),
+        ),
+        "visible_energy": (
+            hist.axis.Regular(1000, 0.5, 1.5, name="ratio", label="visible energy, reconstructed / true"),
+        ),
+        "mass": (
+            hist.axis.StrCategory([], growth=True, name="name", label="mass"),
+            hist.axis.Regular(200, 0, 400, name="mass", label="mass [GeV]"),
+        ),
+    }
+    return {name: hist.Hist(*parts) for name, parts in axes.items()}
 
 
 def save_histogram(histograms: Mapping[str, hist.Hist[Any]], path: Path) -> None:
@@ -63,65 +97,8 @@ def load_histogram(path: Path) -> dict[str, hist.Hist[Any]]:
     return {name: hist.Hist(part) for name, part in described.items()}
 
 
-def _jet_histograms() -> Histograms:
-    truth_pt = hist.axis.Variable(JET_PT_EDGES, name="truth_pt", label="true jet $p_T$ [GeV]")
-    matched = hist.axis.Boolean(name="matched", label="matched")
-    return {
-        "jet_response": hist.Hist(truth_pt, _response(600, 3.0)),
-        "jet_truth_pt": hist.Hist(
-            hist.axis.Regular(100, 0, 200, name="truth_pt", label="true jet $p_T$ [GeV]"), matched
-        ),
-        "jet_reco_pt": hist.Hist(hist.axis.Regular(100, 0, 200, name="pt", label="jet $p_T$ [GeV]"), matched),
-    }
-
-
-def _particle_histograms() -> Histograms:
-    label = hist.axis.IntCategory(LABELS, name="label", label="class")
-    pt = hist.axis.Variable(PARTICLE_PT_EDGES, name="pt", label="$p_T$ [GeV]")
-    matched = hist.axis.Boolean(name="matched", label="matched")
-    with_none = (0, *LABELS)
-    return {
-        "particle_truth": hist.Hist(label, pt, _eta(), matched),
-        "particle_reco": hist.Hist(label, pt, _eta(), matched),
-        "confusion": hist.Hist(
-            hist.axis.IntCategory(with_none, name="truth_label", label="true class"),
-            hist.axis.IntCategory(with_none, name="reco_label", label="reconstructed class"),
-        ),
-        "multiplicity": hist.Hist(
-            label, hist.axis.Regular(81, -40.5, 40.5, name="difference", label="reconstructed - true particles")
-        ),
-        "particles_per_event": hist.Hist(hist.axis.Regular(120, 0, 240, name="count", label="particles per event")),
-    }
-
-
-def _event_histograms() -> Histograms:
-    return {
-        "met_response": hist.Hist(
-            hist.axis.Variable(MISSING_PT_EDGES, name="truth_met", label="true missing $p_T$ [GeV]"),
-            _response(600, 6.0),
-        ),
-        "met_error": hist.Hist(
-            hist.axis.StrCategory(["x", "y", "z"], name="component", label="component"),
-            hist.axis.Regular(400, -40, 40, name="difference", label="missing momentum, reconstructed - true [GeV]"),
-        ),
-        "visible_energy": hist.Hist(
-            hist.axis.Regular(1000, 0.5, 1.5, name="ratio", label="visible energy, reconstructed / true")
-        ),
-        "mass": hist.Hist(
-            hist.axis.StrCategory([], growth=True, name="name", label="mass"),
-            hist.axis.Regular(200, 0, 400, name="mass", label="mass [GeV]"),
-        ),
-    }
-
-
-def _response(bins: int, top: float) -> hist.axis.Regular:
-    return hist.axis.Regular(bins, 0, top, name="response", label="reconstructed / true")
-
-
-def _eta() -> hist.axis.Regular:
-    return hist.axis.Regular(len(ETA_EDGES) - 1, ETA_EDGES[0], ETA_EDGES[-1], name="eta", label=r"$\eta$")
-
-
+#: Below this true missing pT (GeV) a ratio to it says nothing.
+MIN_MISSING_PT = 5.0
 #: Tally of matched (above) and unmatched (below) things.
 YES_OR_NO = np.array([0.5])
 
@@ -160,7 +137,7 @@ class Truth:
     def of(cls, block: EventBlock) -> Truth:
         """The truth of a block that has one."""
         seen = visible(block)
-        return cls(targets(block), seen, find_jets(seen), invisible_momentum(block), in_barrel(seen))
+        return cls(momenta(block["target"]), seen, find_jets(seen), invisible_momentum(block), in_barrel(seen))
 
 
 @dataclass(frozen=True)
@@ -194,7 +171,8 @@ class Sheet:
 
     def add(self, other: Sheet) -> None:
         """Add the sheet of further events."""
-        add(self.histograms, other.histograms)
+        for name, histogram in other.histograms.items():
+            self.histograms[name] = self.histograms[name] + histogram
         for name, tally in self.tallies.items():
             tally.add(other.tallies[name])
         for name, entries in self.entries.items():
@@ -206,122 +184,92 @@ def mass_names(sample: str, *, has_truth: bool) -> list[str]:
     return list(dict.fromkeys(name for mass in masses_of(sample, has_truth) for name in mass.names))
 
 
-def jet_bin(pt: Floats) -> Integers:
-    """Row of the tally of jets: one per bin of true pT, the last for everything above."""
-    return np.searchsorted(np.array(JET_PT_EDGES[1:]), pt, side="right")
-
-
 def measure(sheet: Sheet, sample: str, event_number: Integers, truth: Truth | None, reco: Momenta) -> None:
     """Add the events of a block to a sheet; without truth, only what needs none is counted."""
     drawn = Drawn.of(event_number, sheet.replicates)
     jets = find_jets(reco)
-    _fill_counts(sheet, reco, jets, drawn.weights)
+    histograms, tallies, events = sheet.histograms, sheet.tallies, np.arange(len(reco.counts))
+    histograms["particles_per_event"].fill(count=reco.counts)
+    for name, event in (("events", events), ("particles", reco.event), ("jets", jets.event)):
+        tallies[name].fill(drawn.weights, event, np.ones(len(event)))
     _fill_masses(sheet, sample, truth, reco, drawn.number)
     if truth is None:
-        sheet.histograms["jet_reco_pt"].fill(pt=jets.pt, matched=False)
-        sheet.histograms["particle_reco"].fill(label=reco.label, pt=reco.pt, eta=reco.eta, matched=False)
+        histograms["jet_reco_pt"].fill(pt=jets.pt, matched=False)
+        histograms["particle_reco"].fill(label=reco.label, pt=reco.pt, eta=reco.eta, matched=False)
         return
-    fill_particles(sheet, truth.targets, reco, drawn)
-    fill_jets(sheet, truth.jets, jets, drawn)
-    fill_missing_momentum(sheet, truth.visible.sums(), reco.sums(), drawn.number)
-    fill_visible_energy(sheet, truth, reco, drawn.number)
+    _fill_particles(sheet, truth.targets, reco, drawn)
+    _fill_jets(sheet, truth.jets, jets, drawn)
+    _fill_sums(sheet, truth, reco.sums(), drawn.number)
 
 
-def fill_jets(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -> None:
+def _fill_jets(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -> None:
     """Match the jets of a block to the true ones and count."""
     pairs = match_jets(truth, reco)
-    found, real = np.zeros(len(truth), bool), np.zeros(len(reco), bool)
-    found[pairs.truth], real[pairs.reco] = True, True
-    true_pt, histograms = truth.pt, sheet.histograms
-    response = reco.pt[pairs.reco] / true_pt[pairs.truth]
-    histograms["jet_response"].fill(truth_pt=true_pt[pairs.truth], response=response)
-    histograms["jet_truth_pt"].fill(truth_pt=true_pt, matched=found)
-    histograms["jet_reco_pt"].fill(pt=reco.pt, matched=real)
-    place = JET_CELLS.of(true_pt[pairs.truth], truth.eta[pairs.truth])
+    found, real = _members(len(truth), pairs.truth), _members(len(reco), pairs.reco)
+    true_pt, paired_pt = truth.pt, truth.pt[pairs.truth]
+    response = reco.pt[pairs.reco] / paired_pt
+    sheet.histograms["jet_response"].fill(truth_pt=paired_pt, response=response)
+    sheet.histograms["jet_truth_pt"].fill(truth_pt=true_pt, matched=found)
+    sheet.histograms["jet_reco_pt"].fill(pt=reco.pt, matched=real)
+    place = JET_CELLS.of(paired_pt, truth.eta[pairs.truth])
     sheet.entries["jet_response"].fill(drawn.number[truth.event[pairs.truth]], response, place)
-    sheet.tallies["jet_matched"].fill(drawn.weights, truth.event, found.astype(np.float64), jet_bin(true_pt))
+    # A row per bin of true pT, the last for everything above.
+    row = np.searchsorted(np.array(JET_PT_EDGES[1:]), true_pt, side="right")
+    sheet.tallies["jet_matched"].fill(drawn.weights, truth.event, found.astype(np.float64), row)
 
 
-def _fill_counts(sheet: Sheet, reco: Momenta, jets: Momenta, weights: Floats) -> None:
-    sheet.histograms["particles_per_event"].fill(count=reco.counts)
-    events = np.arange(len(reco.counts))
-    sheet.tallies["events"].fill(weights, events, np.ones(len(events)))
-    sheet.tallies["particles"].fill(weights, reco.event, np.ones(len(reco)))
-    sheet.tallies["jets"].fill(weights, jets.event, np.ones(len(jets)))
-
-
-def _fill_masses(sheet: Sheet, sample: str, truth: Truth | None, reco: Momenta, number: Integers) -> None:
-    has_truth = truth is not None
-    rows = mass_names(sample, has_truth=has_truth)
-    invisible = truth.invisible if truth is not None else np.zeros((len(reco.counts), 4))
-    for name, (events, values) in measure_masses(masses_of(sample, has_truth), invisible, reco):
-        if len(values):
-            sheet.histograms["mass"].fill(name=name, mass=values)
-        sheet.entries["mass"].fill(number[events], values, np.full(len(values), rows.index(name)))
-
-
-def fill_particles(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -> None:
-    """Match the candidates of a block to the true particles and count."""
+def _fill_particles(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -> None:
+    """Match the candidates of a block to the true particles: who was found, invented, taken for whom; how momenta agree."""
     pairs = match_particles(truth, reco)
     found, real = _members(len(truth), pairs.truth), _members(len(reco), pairs.reco)
     for name, particles, matched in (("particle_truth", truth, found), ("particle_reco", reco, real)):
         sheet.histograms[name].fill(label=particles.label, pt=particles.pt, eta=particles.eta, matched=matched)
-    _fill_confusion(sheet, truth, reco, pairs, drawn.weights)
-    _fill_response(sheet, truth, reco, pairs, drawn.number)
-    _fill_multiplicity(sheet, truth, reco)
-
-
-def _fill_confusion(sheet: Sheet, truth: Momenta, reco: Momenta, pairs: Pairs, weights: Floats) -> None:
-    """Pairs, then true particles without a partner (taken for none), then candidates without one (made of none)."""
-    missed, fake = ~_members(len(truth), pairs.truth), ~_members(len(reco), pairs.reco)
-    true_label = np.concatenate([truth.label[pairs.truth], truth.label[missed], np.zeros(fake.sum(), np.int64)])
-    reco_label = np.concatenate([reco.label[pairs.reco], np.zeros(missed.sum(), np.int64), reco.label[fake]])
+    # Pairs, then true particles without a partner (taken for none), then candidates without one (made of none).
+    missed, fake = np.flatnonzero(~found), np.flatnonzero(~real)
+    true_label = np.concatenate([truth.label[pairs.truth], truth.label[missed], 0 * fake])
+    reco_label = np.concatenate([reco.label[pairs.reco], 0 * missed, reco.label[fake]])
     event = np.concatenate([truth.event[pairs.truth], truth.event[missed], reco.event[fake]])
     sheet.histograms["confusion"].fill(truth_label=true_label, reco_label=reco_label)
-    sheet.tallies["confusion"].fill(weights, event, reco_label.astype(np.float64), true_label)
-
-
-def _fill_response(sheet: Sheet, truth: Momenta, reco: Momenta, pairs: Pairs, number: Integers) -> None:
-    true_pt, label = truth.pt[pairs.truth], truth.label[pairs.truth]
-    response = reco.pt[pairs.reco] / true_pt
-    sheet.entries["particle_response"].fill(number[truth.event[pairs.truth]], response, CLASS_CELLS.of(label, true_pt))
-
-
-def _fill_multiplicity(sheet: Sheet, truth: Momenta, reco: Momenta) -> None:
+    sheet.tallies["confusion"].fill(drawn.weights, event, reco_label.astype(np.float64), true_label)
+    true_pt = truth.pt[pairs.truth]
+    place = CLASS_CELLS.of(truth.label[pairs.truth], true_pt)
+    number = drawn.number[truth.event[pairs.truth]]
+    sheet.entries["particle_response"].fill(number, reco.pt[pairs.reco] / true_pt, place)
     for label in LABELS:
         difference = reco.select(reco.label == label).counts - truth.select(truth.label == label).counts
         sheet.histograms["multiplicity"].fill(label=label, difference=difference)
+
+
+def _fill_sums(sheet: Sheet, truth: Truth, reco: Floats, number: Integers) -> None:
+    """Count missing momentum (minus the sum) and visible energy of a block; `reco` is (event, [px, py, pz, energy])."""
+    true = truth.visible.sums()
+    true_pt, reco_pt = np.hypot(true[:, 0], true[:, 1]), np.hypot(reco[:, 0], reco[:, 1])
+    events = np.flatnonzero(true_pt > MIN_MISSING_PT)
+    response = reco_pt[events] / true_pt[events]
+    sheet.histograms["met_response"].fill(truth_met=true_pt[events], response=response)
+    sheet.entries["met_response"].fill(number[events], response, np.digitize(true_pt[events], MISSING_PT_EDGES))
+    error = true[:, :3] - reco[:, :3]
+    for axis, component in enumerate("xyz"):
+        sheet.histograms["met_error"].fill(component=component, difference=error[:, axis])
+    sheet.entries["momentum_error"].fill(number, np.linalg.norm(error, axis=1))
+    events = np.flatnonzero(true[:, 3] > 0)  # where nothing was visible there is no ratio
+    ratio = reco[events, 3] / true[events, 3]
+    sheet.histograms["visible_energy"].fill(ratio=ratio)
+    sheet.entries["visible_energy"].fill(number[events], ratio)
+    if "total_energy" in sheet.entries:
+        sheet.entries["total_energy"].fill(number[truth.barrel], reco[truth.barrel, 3])
+
+
+def _fill_masses(sheet: Sheet, sample: str, truth: Truth | None, reco: Momenta, number: Integers) -> None:
+    rows = mass_names(sample, has_truth=truth is not None)
+    invisible = truth.invisible if truth is not None else np.zeros((len(reco.counts), 4))
+    for name, (events, values) in measure_masses(masses_of(sample, truth is not None), invisible, reco):
+        if len(values):
+            sheet.histograms["mass"].fill(name=name, mass=values)
+        sheet.entries["mass"].fill(number[events], values, np.full(len(values), rows.index(name)))
 
 
 def _members(size: int, positions: Integers) -> Mask:
     mask = np.zeros(size, bool)
     mask[positions] = True
     return mask
-
-
-#: Below this true missing pT (GeV) a ratio to it says nothing.
-MIN_MISSING_PT = 5.0
-
-
-def fill_missing_momentum(sheet: Sheet, truth: Floats, reco: Floats, number: Integers) -> None:
-    """Count a block of summed four-momenta (event, [px, py, pz, energy]); what is missing is minus the sum."""
-    true_pt, reco_pt = np.hypot(truth[:, 0], truth[:, 1]), np.hypot(reco[:, 0], reco[:, 1])
-    events = np.flatnonzero(true_pt > MIN_MISSING_PT)
-    response = reco_pt[events] / true_pt[events]
-    sheet.histograms["met_response"].fill(truth_met=true_pt[events], response=response)
-    sheet.entries["met_response"].fill(number[events], response, np.digitize(true_pt[events], MISSING_PT_EDGES))
-    error = truth[:, :3] - reco[:, :3]
-    for axis, component in enumerate("xyz"):
-        sheet.histograms["met_error"].fill(component=component, difference=error[:, axis])
-    sheet.entries["momentum_error"].fill(number, np.linalg.norm(error, axis=1))
-
-
-def fill_visible_energy(sheet: Sheet, truth: Truth, reco: Momenta, number: Integers) -> None:
-    """Count the summed energies of a block; events in which nothing was visible have no ratio."""
-    true_energy, energy = truth.visible.sums()[:, 3], reco.sums()[:, 3]
-    events = np.flatnonzero(true_energy > 0)
-    ratio = energy[events] / true_energy[events]
-    sheet.histograms["visible_energy"].fill(ratio=ratio)
-    sheet.entries["visible_energy"].fill(number[events], ratio)
-    if "total_energy" in sheet.entries:
-        sheet.entries["total_energy"].fill(number[truth.barrel], energy[truth.barrel])

@@ -103,33 +103,34 @@ def metric_rows(
 
 def class_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """Rates of every particle class."""
-    rows: list[Row] = []
-    for name in CLASS_NAMES[1:]:
-        parts = {key: _part(metrics, "classes", name.replace(" ", "_")) for key, metrics in reconstructions.items()}
-        rows.extend(_rows(name, RATES, parts))
-    return rows
+    parts = {key: metrics.get("classes") or {} for key, metrics in reconstructions.items()}
+    return _grouped({name: name.replace(" ", "_") for name in CLASS_NAMES[1:]}, RATES, parts)
 
 
 def jet_bin_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """Jets in bins of their true transverse momentum."""
-    rows: list[Row] = []
-    by_range = {
-        key: {(bin_["lo_pt"], bin_["hi_pt"]): bin_ for bin_ in metrics.get("jet_bins") or []}
+    parts = {
+        key: {f"{row['lo_pt']:g}–{row['hi_pt']:g} GeV": row for row in metrics.get("jet_bins") or []}
         for key, metrics in reconstructions.items()
     }
-    for low, high in dict.fromkeys(place for bins in by_range.values() for place in bins):
-        parts = {key: bins.get((low, high), {}) for key, bins in by_range.items()}
-        rows.extend(_rows(f"{low:g}–{high:g} GeV", JET_BIN_METRICS, parts))
-    return rows
+    return _grouped({name: name for bins in parts.values() for name in bins}, JET_BIN_METRICS, parts)
 
 
 def mass_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """Median and width of every mass."""
-    rows: list[Row] = []
-    for name in dict.fromkeys(name for metrics in reconstructions.values() for name in metrics.get("masses") or {}):
-        parts = {key: _part(metrics, "masses", name) for key, metrics in reconstructions.items()}
-        rows.extend(_rows(name, MASS_METRICS, parts))
-    return rows
+    parts = {key: metrics.get("masses") or {} for key, metrics in reconstructions.items()}
+    return _grouped({name: name for masses in parts.values() for name in masses}, MASS_METRICS, parts)
+
+
+def _grouped(
+    groups: Mapping[str, str], metrics: Sequence[Metric], parts: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> list[Row]:
+    """Rows of all groups; `groups` is how each is called, and its key in the parts."""
+    return [
+        row
+        for name, group in groups.items()
+        for row in _rows(name, metrics, {key: part.get(group) or {} for key, part in parts.items()})
+    ]
 
 
 def written(measured: Measured | None, metric: Metric) -> str:
@@ -209,11 +210,6 @@ def _bounds(measured: Measured | None, better: str) -> tuple[float, float] | Non
     return low, high
 
 
-def _part(metrics: Mapping[str, Any], section: str, name: str) -> Mapping[str, Any]:
-    part: Mapping[str, Any] = (metrics.get(section) or {}).get(name) or {}
-    return part
-
-
 #: What the verdict is about, in order of weight.
 HEADLINES = (
     "jet_iqr_over_median",
@@ -269,25 +265,20 @@ def pairs_to_compare(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, "perfect") for name in contenders if "perfect" in names]
 
 
-def _findings(name: str, sample: Mapping[str, Any]) -> list[Finding]:
+def _findings(name: str, sample: Mapping[str, Any]) -> Iterator[Finding]:
     reconstructions, comparisons = sample["reconstructions"], sample.get("comparisons") or []
     by_key = {metric.key: metric for metric in METRICS}
-    found = []
     for challenger, reference in pairs_to_compare(list(reconstructions)):
-        for key in HEADLINES:
-            ours, theirs = (reconstructions[who].get(key) for who in (challenger, reference))
-            quotient = _paired_ratio(comparisons, key, challenger, reference) or _independent_ratio(ours, theirs)
+        for metric in (by_key[key] for key in HEADLINES):
+            ours, theirs = (reconstructions[who].get(metric.key) for who in (challenger, reference))
+            quotient = _paired_ratio(comparisons, metric.key, challenger, reference) or _independent_ratio(ours, theirs)
             if quotient is None:
                 continue
-            metric = by_key[key]
-            gap = "" if reference == "perfect" else _gap(ours, theirs, (reconstructions.get("perfect") or {}).get(key))
-            found.append(
-                Finding(
-                    name, metric, challenger, reference, _unbroken(written(ours, metric)), _unbroken(written(theirs, metric)),
-                    _change(quotient), _tone(quotient, metric), gap,
-                )
-            )  # fmt: skip
-    return found
+            bound = (reconstructions.get("perfect") or {}).get(metric.key)
+            gap = "" if reference == "perfect" else _gap(ours, theirs, bound)
+            our_text, their_text = (_unbroken(written(value, metric)) for value in (ours, theirs))
+            change, tone = _change(quotient), _tone(quotient, metric)
+            yield Finding(name, metric, challenger, reference, our_text, their_text, change, tone, gap)
 
 
 def _headline(samples: Mapping[str, Mapping[str, Any]], findings: Sequence[Finding]) -> str:
@@ -304,8 +295,8 @@ def _score(challenger: str, reference: str, findings: Sequence[Finding]) -> str:
     """How often one is better than the other."""
     tones = [f.tone for f in findings if (f.challenger, f.reference) == (challenger, reference)]
     better, worse, undecided = (tones.count(tone) for tone in ("better", "worse", "open"))
-    who, whom = _capital(display_name(challenger)), display_name(reference)
-    total = f"{len(tones)} metrics"
+    who, whom, total = display_name(challenger), display_name(reference), f"{len(tones)} metrics"
+    who = who[:1].upper() + who[1:]
     if reference == "perfect":
         return f"{who} falls short of {whom}, which knows the true associations, in {worse} of {total}."
     if len(tones) in (better, worse):
@@ -317,14 +308,11 @@ def _score(challenger: str, reference: str, findings: Sequence[Finding]) -> str:
 def _lead(findings: Sequence[Finding]) -> str:
     """By how much: the change of the jet response width, sample by sample."""
     parts = []
-    for challenger, reference in _compared(findings):
-        changes = [
-            f"{finding.change} on {finding.sample}"
-            for finding in findings
-            if (finding.challenger, finding.reference, finding.metric.key) == (challenger, reference, HEADLINES[0])
-        ]
-        if changes:
-            parts.append(f"{display_name(challenger)} against {display_name(reference)} {', '.join(changes)}")
+    for pair in _compared(findings):
+        widths = [f for f in findings if (f.challenger, f.reference) == pair and f.metric.key == HEADLINES[0]]
+        if widths:
+            changes = ", ".join(f"{finding.change} on {finding.sample}" for finding in widths)
+            parts.append(f"{display_name(pair[0])} against {display_name(pair[1])} {changes}")
     return f"Jet response width: {'; '.join(parts)}." if parts else ""
 
 
@@ -332,102 +320,101 @@ def _compared(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((finding.challenger, finding.reference) for finding in findings))
 
 
-def _sentences(name: str, sample: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
-    sentences = []
+def _sentences(name: str, sample: Mapping[str, Any], findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         if finding.sample != name or finding.metric.key not in ("jet_iqr_over_median", "rms90_jer"):
             continue
         who, whom = display_name(finding.challenger), display_name(finding.reference)
         verb = {"better": "is better than", "worse": "is worse than", "open": "cannot be told from"}[finding.tone]
-        text = (
+        closes = f" It closes {finding.gap} of the distance to perfect PF." if finding.gap else ""
+        yield (
             f"{name}: in {finding.metric.label}, {who} {verb} {whom}: {finding.challenger_text} against "
-            f"{finding.reference_text}, {finding.change}."
+            f"{finding.reference_text}, {finding.change}.{closes}"
         )
-        sentences.append(f"{text} It closes {finding.gap} of the distance to perfect PF." if finding.gap else text)
     target = (sample["reconstructions"].get("target") or {}).get("jet_median") or {}
     if (median := target.get("value")) is not None:
         fine = abs(median - 1.0) <= CLOSURE
         outcome = "as it must be" if fine else "which it must be: the truth of this dataset is not to be trusted"
-        sentences.append(
+        yield (
             f"{name}: the jets of the truth targets have a median response of {median:.4f}, "
             f"{'within' if fine else 'not within'} {100 * CLOSURE:.0f} % of 1, {outcome}."
         )
-    return sentences
 
 
-def _paired_ratio(comparisons: Sequence[Mapping[str, Any]], key: str, above: str, below: str) -> Measured | None:
+class _Interval(NamedTuple):
+    """A figure that has an interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+
+def _interval(measured: Measured | None) -> _Interval | None:
+    ends = [(measured or {}).get(end) for end in ("value", "lo", "hi")]
+    return None if None in ends else _Interval(*map(float, ends))  # type: ignore[arg-type]
+
+
+def _paired_ratio(comparisons: Sequence[Mapping[str, Any]], key: str, above: str, below: str) -> _Interval | None:
     """Ratio of the two from a bootstrap that redraws both together, turned if it was made the other way around."""
     for row in comparisons:
-        if row["metric"] != key or not _complete(row["ratio"]):
+        found = _interval(row["ratio"])
+        if row["metric"] != key or found is None:
             continue
-        found: Measured = row["ratio"]
         if (row["second"], row["first"]) == (above, below):
             return found
-        if (row["first"], row["second"]) == (above, below) and all(found[end] for end in ("value", "lo", "hi")):
-            low, high, value = (1.0 / float(found[end] or 0) for end in ("hi", "lo", "value"))
-            return {"value": value, "lo": low, "hi": high}
+        if (row["first"], row["second"]) == (above, below) and all(found):
+            return _Interval(1.0 / found.value, 1.0 / found.high, 1.0 / found.low)
     return None
 
 
-def _independent_ratio(above: Measured | None, below: Measured | None) -> Measured | None:
+def _independent_ratio(above: Measured | None, below: Measured | None) -> _Interval | None:
     """Ratio of two values with their relative uncertainties added in quadrature."""
-    if not _complete(above) or not _complete(below) or not _center(below) > 0:
+    ours, theirs = _interval(above), _interval(below)
+    if ours is None or theirs is None or theirs.value <= 0:
         return None
-    value = _center(above) / _center(below)
-    error = math.hypot(_half_width(above), value * _half_width(below)) / _center(below)
-    return {"value": value, "lo": value - error, "hi": value + error}
+    value = ours.value / theirs.value
+    error = math.hypot(ours.error, value * theirs.error) / theirs.value
+    return _Interval(value, value - error, value + error)
 
 
 def _gap(ours: Measured | None, theirs: Measured | None, bound: Measured | None) -> str:
     """Share of the way from the reference to the perfect reconstruction, with its interval."""
-    if not (_complete(ours) and _complete(theirs) and _complete(bound)):
+    here, there, end = _interval(ours), _interval(theirs), _interval(bound)
+    if here is None or there is None or end is None:
         return ""
-    distance = _center(theirs) - _center(bound)
-    if abs(distance) <= 2 * math.hypot(_half_width(theirs), _half_width(bound)):
+    distance = there.value - end.value
+    if abs(distance) <= 2 * math.hypot(there.error, end.error):
         return ""  # nothing left to win
-    share = (_center(theirs) - _center(ours)) / distance
-    slopes = (1 / distance, (1 - share) / distance, share / distance)
-    error = math.hypot(*(s * _half_width(part) for s, part in zip(slopes, (ours, theirs, bound), strict=True)))
+    share = (there.value - here.value) / distance
+    slopes = ((1 / distance, here), ((1 - share) / distance, there), (share / distance, end))
+    error = math.hypot(*(slope * part.error for slope, part in slopes))
     return _unbroken(
         f"{100 * share:.0f} % [{100 * (share - error):.0f}, {100 * (share + error):.0f}]".replace("-", "−")
     )
 
 
-def _change(quotient: Measured) -> str:
+def _change(quotient: _Interval) -> str:
     """The ratio as a relative change with its interval."""
-    value, low, high = (100 * (float(quotient[end] or 0.0) - 1) for end in ("value", "lo", "hi"))
+    value, low, high = (100 * (end - 1) for end in quotient)
     if low == high:
         return "too few entries"
-    decimals = 0 if (high - low) > 2 else 1
     if value >= 100:
         return _unbroken(f"{value / 100 + 1:.2f} times [{low / 100 + 1:.2f}, {high / 100 + 1:.2f}]")
+    decimals = 0 if (high - low) > 2 else 1
     return _unbroken(f"{value:+.{decimals}f} % [{low:+.{decimals}f}, {high:+.{decimals}f}]".replace("-", "−"))
 
 
-def _tone(quotient: Measured, metric: Metric) -> Tone:
-    low, high = float(quotient["lo"] or 0.0), float(quotient["hi"] or 0.0)
-    if low <= 1.0 <= high or low == high:
+def _tone(quotient: _Interval, metric: Metric) -> Tone:
+    if quotient.low <= 1.0 <= quotient.high or quotient.low == quotient.high:
         return "open"
-    return "better" if (high < 1.0) == (metric.better == "lower") else "worse"
-
-
-def _complete(measured: Measured | None) -> bool:
-    return measured is not None and all(measured.get(end) is not None for end in ("value", "lo", "hi"))
-
-
-def _center(measured: Measured | None) -> float:
-    return float((measured or {}).get("value") or 0.0)
-
-
-def _half_width(measured: Measured | None) -> float:
-    part = measured or {}
-    return (float(part.get("hi") or 0.0) - float(part.get("lo") or 0.0)) / 2
+    return "better" if (quotient.high < 1.0) == (metric.better == "lower") else "worse"
 
 
 def _unbroken(text: str) -> str:
     """Numbers that stay on one line."""
     return text.replace(" ", "\u00a0")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import chain, count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from ringflow.evaluate.metrics import comparisons, metrics
 from ringflow.evaluate.momenta import checked
 from ringflow.evaluate.sheet import Histograms, Sheet, Truth, measure
 from ringflow.event.block import Collection, EventBlock, concatenate
+from ringflow.event.schema import parquet_name
 from ringflow.infer import shipped
 from ringflow.infer.reconstructions import (
     Reconstruct,
@@ -41,6 +43,8 @@ from ringflow.infer.reconstructions import (
 )
 from ringflow.infer.shipped import model_file
 
+#: Blocks are compared with the truth in groups of at least so many events: matrix products like them large.
+EVENTS_AT_ONCE = 250
 #: Columns of the short table.
 _SHOWN = {
     "jet_iqr_over_median": "jet width",
@@ -55,12 +59,28 @@ _SHOWN = {
 
 @dataclass(frozen=True)
 class _Sample:
-    """One dataset to evaluate, the reconstructions of it, and the candidate files among them by name."""
+    """One dataset to evaluate, the reconstructions of it, the candidate files among them by name, and the network to use."""
 
     name: str
     dataset: Dataset
     reconstructions: tuple[str, ...]
     files: dict[str, Path]
+    model: Path | None  # the shipped one unless given
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether the network is asked, not a file of that name."""
+        return "model" in self.reconstructions and "model" not in self.files
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The first `events` events of (a split of) one shard."""
+
+    sample: _Sample
+    shard: Shard
+    events: int
+    split: str | None
 
 
 def evaluate(
@@ -87,18 +107,21 @@ def evaluate(
         prepare(out, marks=(METRICS_FILE,))
     results: dict[str, Any] = {"samples": {}}
     histograms: dict[str, dict[str, Histograms]] = {}
-    tasks = {sample.name: _tasks(sample, events, split, model) for sample in samples}
+    tasks = {sample.name: _tasks(sample, events, split) for sample in samples}
     for sample in samples:
-        sheets, scored = _score(sample, tasks[sample.name], workers)
-        results["samples"][sample.name] = _report(sample, sheets, scored, split, model)
+        sheets = _score(sample, tasks[sample.name], workers)
+        scored = sum(task.events for task in tasks[sample.name])
+        results["samples"][sample.name] = _report(sample, sheets, scored, split)
         histograms[sample.name] = {name: sheet.histograms for name, sheet in sheets.items()}
-    inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + [*candidates, *_network(samples, model)]
+    used = model is not None or any(sample.uses_network for sample in samples)
+    network = [model or shipped.MODEL] if used else []
+    inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + [*candidates, *network]
     results["provenance"] = collect({"events": events, "split": split}, {}, inputs)
     if out is not None:
         from ringflow.evaluate.report import write_report  # drawing costs a second of imports
 
         say("drawing the report")
-        shown = {name: first_event(parts[0]) for name, parts in tasks.items()}
+        shown = {name: _first_event(parts[0]) for name, parts in tasks.items()}
         write_report(results, histograms, out, shown)
         write_atomic(out / METRICS_FILE, json.dumps(results, indent=1, allow_nan=False) + "\n")
     return results
@@ -120,9 +143,7 @@ def show(results: Mapping[str, Any], *, as_json: bool) -> None:
 
 def report_page(out: Path | None) -> Path | None:
     """Where the report is."""
-    if out is None:
-        return None
-    return out / PAGE_FILE
+    return None if out is None else out / PAGE_FILE
 
 
 def _cell(figure: Mapping[str, float | None] | None) -> str:
@@ -155,14 +176,8 @@ def _samples(
     samples: list[_Sample] = []
     for dataset, files in zip(opened, owned, strict=True):
         names = _choose(dataset, files, reconstructions, model)
-        samples.append(_Sample(_free_name(dataset, [s.name for s in samples]), dataset, names, files))
+        samples.append(_Sample(_free_name(dataset, [s.name for s in samples]), dataset, names, files, model))
     return samples
-
-
-def _network(samples: Sequence[_Sample], model: Path | None) -> list[Path]:
-    """The file of the network, if one was used; without a name it is the one that comes with the package."""
-    used = any("model" in sample.reconstructions and "model" not in sample.files for sample in samples)
-    return [model or shipped.MODEL] if model is not None or used else []
 
 
 def _choose(
@@ -185,57 +200,25 @@ def _choose(
 
 def _free_name(dataset: Dataset, taken: Sequence[str]) -> str:
     """The name of the sample; with the detector, and then a number, where two datasets have the same."""
-    manifest = dataset.manifest
-    names: Iterator[str] = iter(
-        [manifest.sample, f"{manifest.sample}_{manifest.detector}", *(f"{manifest.sample}_{n}" for n in range(2, 1000))]
-    )
+    sample = dataset.manifest.sample
+    names = chain([sample, f"{sample}_{dataset.manifest.detector}"], (f"{sample}_{n}" for n in count(2)))
     return next(name for name in names if name not in taken)
 
 
-def _score(sample: _Sample, tasks: list[ShardTask], workers: int) -> tuple[dict[str, Sheet], int]:
-    """One sheet per reconstruction, and the number of events."""
-    total = sum(task.events for task in tasks)
-    if not has_truth(sample.dataset):
-        say(f"{sample.name} has no truth: only what needs none is computed")
-    if "model" in sample.reconstructions and "model" not in sample.files:
-        _say_detector(sample, open_model(tasks[0].model).detector)
-    process, truth = sample.dataset.manifest.sample, has_truth(sample.dataset)
-    sheets = {name: Sheet.empty(process, has_truth=truth) for name in sample.reconstructions}
-    with progress(total, f"evaluating {sample.name}") as advance:
-        for task, parts in zip(tasks, score_shards(tasks, workers), strict=True):
-            for name, part in parts.items():
-                sheets[name].add(part)
-            advance(task.events)
-    return sheets, total
-
-
-def _say_detector(sample: _Sample, trained_for: str | None) -> None:
-    detector = sample.dataset.manifest.detector
-    if trained_for is not None and trained_for != detector:
-        say(f"{sample.name}: the model was trained for the detector {trained_for!r}, the dataset is of {detector!r}")
-
-
-def _tasks(sample: _Sample, events: int | None, split: str | None, model: Path | None) -> list[ShardTask]:
+def _tasks(sample: _Sample, events: int | None, split: str | None) -> list[_Task]:
     left = len(sample.dataset) if events is None else events
     tasks = []
-    for index, shard in enumerate(sample.dataset.manifest.shards):
-        count = min(_size(shard, split), left)
-        if count:
-            files = tuple(sample.files.items())
-            tasks.append(ShardTask(sample.dataset.path, index, count, split, sample.reconstructions, files, model))
-        left -= count
+    for shard in sample.dataset.manifest.shards:
+        size = min(shard.num_events if split is None else shard.splits[split], left)
+        if size:
+            tasks.append(_Task(sample, shard, size, split))
+        left -= size
     if not tasks:
         raise UsageError(f"{sample.dataset.path} has no events in split {split!r}; choose another")
     return tasks
 
 
-def _size(shard: Shard, split: str | None) -> int:
-    return shard.num_events if split is None else shard.splits[split]
-
-
-def _report(
-    sample: _Sample, sheets: dict[str, Sheet], events: int, split: str | None, model: Path | None
-) -> dict[str, Any]:
+def _report(sample: _Sample, sheets: dict[str, Sheet], events: int, split: str | None) -> dict[str, Any]:
     manifest = sample.dataset.manifest
     return {
         "sample": manifest.sample,
@@ -245,56 +228,50 @@ def _report(
         "events": events,
         "split": split,
         "truth": has_truth(sample.dataset),
-        "not_available": missing_reasons(sample.dataset, model),
+        "not_available": missing_reasons(sample.dataset, sample.model),
         "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
         "comparisons": comparisons(sheets),
     }
 
 
-#: Blocks are compared with the truth in groups of at least so many events: matrix products like them large.
-EVENTS_AT_ONCE = 250
-_TRUTH = ("particle", "target")
+def _score(sample: _Sample, tasks: list[_Task], workers: int) -> dict[str, Sheet]:
+    """One sheet per reconstruction."""
+    detector, truth = sample.dataset.manifest.detector, has_truth(sample.dataset)
+    if not truth:
+        say(f"{sample.name} has no truth: only what needs none is computed")
+    trained_for = open_model(sample.model).detector if sample.uses_network else None
+    if trained_for is not None and trained_for != detector:
+        say(f"{sample.name}: the model was trained for the detector {trained_for!r}, the dataset is of {detector!r}")
+    sheets = {name: Sheet.empty(sample.dataset.manifest.sample, has_truth=truth) for name in sample.reconstructions}
+    with progress(sum(task.events for task in tasks), f"evaluating {sample.name}") as advance:
+        for task, parts in zip(tasks, _score_shards(tasks, workers), strict=True):
+            for name, part in parts.items():
+                sheets[name].add(part)
+            advance(task.events)
+    return sheets
 
 
-@dataclass(frozen=True)
-class ShardTask:
-    """The first `events` events of (a split of) one shard, and the reconstructions to score."""
-
-    dataset: Path
-    shard: int
-    events: int
-    split: str | None
-    reconstructions: tuple[str, ...]
-    files: tuple[tuple[str, Path], ...]
-    model: Path | None = None  # the shipped one unless given
-
-
-def score_shards(tasks: Sequence[ShardTask], workers: int) -> Iterator[dict[str, Sheet]]:
+def _score_shards(tasks: Sequence[_Task], workers: int) -> Iterator[dict[str, Sheet]]:
     """The sheets of every task by reconstruction, in the order of the tasks."""
     if workers == 1 or len(tasks) <= 1:
-        yield from map(score_shard, tasks)
+        yield from map(_score_shard, tasks)
         return
     # Ctrl-C reaches all processes: only the parent answers, and ends the others.
-    pool = ProcessPoolExecutor(
-        min(workers, len(tasks)),
-        mp_context=get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    )
+    deaf = (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), signal.signal, deaf)
     try:
-        yield from pool.map(score_shard, tasks)
+        yield from pool.map(_score_shard, tasks)
     except BrokenProcessPool:
         raise FailureError("a worker ended unexpectedly, perhaps for want of memory; use fewer workers") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def score_shard(task: ShardTask) -> dict[str, Sheet]:
+def _score_shard(task: _Task) -> dict[str, Sheet]:
     """One sheet per reconstruction."""
-    dataset = _one_shard(task)
-    sample, truth_known = dataset.manifest.sample, has_truth(dataset)
-    sheets = {name: Sheet.empty(sample, has_truth=truth_known) for name in task.reconstructions}
-    for block in _chunks(dataset, task):
+    sample, truth_known = task.sample.dataset.manifest.sample, has_truth(task.sample.dataset)
+    sheets = {name: Sheet.empty(sample, has_truth=truth_known) for name in task.sample.reconstructions}
+    for block in _chunks(task):
         truth = Truth.of(block) if truth_known else None
         for name, sheet in sheets.items():
             reco = checked(block[_key(name)], block.event_number, name)
@@ -302,29 +279,22 @@ def score_shard(task: ShardTask) -> dict[str, Sheet]:
     return sheets
 
 
-def first_event(task: ShardTask) -> tuple[EventBlock, dict[str, Collection]]:
+def _first_event(task: _Task) -> tuple[EventBlock, dict[str, Collection]]:
     """The first event of a task with all its columns, and the candidates of every reconstruction, to be drawn."""
-    dataset = _one_shard(task)
-    event = next(dataset.events(task.split)).take(0, 1)
-    return event, {name: _make(name, maker, event) for name, maker in _makers(dataset, task).items()}
+    event = next(task.sample.dataset.one_shard(task.shard).events(task.split)).take(0, 1)
+    return event, {name: make(event) for name, make in _makers(task.sample).items()}
 
 
-def _one_shard(task: ShardTask) -> Dataset:
-    """The dataset as if it had one shard only."""
-    dataset = Dataset(task.dataset)
-    dataset.manifest = dataset.manifest.model_copy(update={"shards": (dataset.manifest.shards[task.shard],)})
-    return dataset
-
-
-def _chunks(dataset: Dataset, task: ShardTask) -> Iterator[EventBlock]:
+def _chunks(task: _Task) -> Iterator[EventBlock]:
     """Blocks of `EVENTS_AT_ONCE` events or more with their truth and the candidates of every reconstruction."""
-    made_here = tuple(name for name in task.reconstructions if name not in dict(task.files))
-    present = columns_for(dataset, made_here, task.model)
-    columns = [f"{name}_{column}" for name, part in present.items() for column in part]
-    makers = _makers(dataset, task)
+    sample = task.sample
+    made_here = tuple(name for name in sample.reconstructions if name not in sample.files)
+    present = columns_for(sample.dataset, made_here, sample.model)
+    columns = [parquet_name(name, column) for name, part in present.items() for column in part]
+    makers = _makers(sample)
     waiting: list[EventBlock] = []
     left = task.events
-    for block in dataset.events(task.split, columns):
+    for block in sample.dataset.one_shard(task.shard).events(task.split, columns):
         waiting.append(_reconstruct(block.take(0, min(len(block), left)), makers))
         left -= len(waiting[-1])
         if not left or sum(map(len, waiting)) >= EVENTS_AT_ONCE:
@@ -334,35 +304,38 @@ def _chunks(dataset: Dataset, task: ShardTask) -> Iterator[EventBlock]:
             return
 
 
-def _makers(dataset: Dataset, task: ShardTask) -> dict[str, Reconstruct | CandidateFile]:
-    files, detector = dict(task.files), dataset.manifest.detector
-    return {
-        name: CandidateFile(files[name]) if name in files else open_reconstruction(name, detector, task.model)
-        for name in task.reconstructions
-    }
+def _makers(sample: _Sample) -> dict[str, Reconstruct]:
+    """What makes the candidates of a block, by reconstruction."""
+
+    def from_file(path: Path) -> Reconstruct:
+        file = CandidateFile(path)
+        return lambda block: file.select(block.event_number)
+
+    def made(name: str) -> Reconstruct:
+        make = open_reconstruction(name, sample.dataset.manifest.detector, sample.model)
+
+        def candidates(block: EventBlock) -> Collection:
+            try:
+                return make(block)
+            except KeyError as missing:  # outside data need not have every column
+                raise DatasetError(
+                    f"{name} needs the column {missing}, which the dataset lacks; name the others with --reconstructions"
+                ) from None
+
+        return candidates
+
+    files = sample.files
+    return {name: from_file(files[name]) if name in files else made(name) for name in sample.reconstructions}
 
 
-def _reconstruct(block: EventBlock, makers: dict[str, Reconstruct | CandidateFile]) -> EventBlock:
-    """The truth of a block and all candidates; what they were made of is let go."""
-    kept = {name: block[name] for name in _TRUTH if name in block}
-    for name, maker in makers.items():
-        kept[_key(name)] = _momenta_only(_make(name, maker, block))
+def _reconstruct(block: EventBlock, makers: dict[str, Reconstruct]) -> EventBlock:
+    """The truth of a block and the momenta of all candidates; what they were made of is let go."""
+    kept = {name: block[name] for name in ("particle", "target") if name in block}
+    for name, make in makers.items():
+        found = make(block)
+        columns = {column: found[column] for column in ("label", "px", "py", "pz", "energy")}
+        kept[_key(name)] = Collection(found.counts, columns)
     return EventBlock(block.event_number, kept)
-
-
-def _make(name: str, maker: Reconstruct | CandidateFile, block: EventBlock) -> Collection:
-    if isinstance(maker, CandidateFile):
-        return maker.select(block.event_number)
-    try:
-        return maker(block)
-    except KeyError as missing:  # outside data need not have every column
-        raise DatasetError(
-            f"{name} needs the column {missing}, which the dataset lacks; name the others with --reconstructions"
-        ) from None
-
-
-def _momenta_only(made: Collection) -> Collection:
-    return Collection(made.counts, {name: made[name] for name in ("label", "px", "py", "pz", "energy")})
 
 
 def _key(reconstruction: str) -> str:
