@@ -1,9 +1,10 @@
-"""Names, times and sizes as people say them."""
+"""Names, times and sizes as people say them, and nested values by dotted names."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 
 def time_in_words(seconds: float) -> str:
@@ -35,3 +36,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The hint `did you mean 'this'? ` if something known is spelt alike, else nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]!r}? " if close else ""
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested values as (`section.name`, value)."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

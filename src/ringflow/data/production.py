@@ -33,7 +33,7 @@ from ringflow.base.errors import DatasetError, FailureError, RingflowError, Usag
 from ringflow.base.log import progress, say
 from ringflow.base.processes import die_with_parent, interrupts_held_back
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
-from ringflow.base.words import size_in_words
+from ringflow.base.words import flat, size_in_words
 from ringflow.data.manifest import (
     CARD_FILE,
     CRATE_FILE,
@@ -222,7 +222,7 @@ def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> No
     """
     if "settings" not in old:
         raise UsageError(f"{folder} holds a dataset of another origin; choose another folder or overwrite it")
-    before, now = dict(_flatten(old)), dict(_flatten(json.loads(json.dumps(new))))
+    before, now = dict(flat(old)), dict(flat(json.loads(json.dumps(new))))
     keys = sorted(before.keys() | now.keys(), key=lambda key: (not key.startswith("settings."), key))
     for key in keys:
         was, asked = before.get(key), now.get(key)
@@ -233,14 +233,6 @@ def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> No
             f"{folder} was made with {name}={was}, now {name}={asked} is asked for; "
             "choose another folder, or replace it with --overwrite"
         )
-
-
-def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value
 
 
 def _read_note(path: Path) -> Shard | None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
+from ringflow.base.words import flat
 from ringflow.data.manifest import (
     CARD_FILE,
     CRATE_FILE,
@@ -31,7 +32,7 @@ from ringflow.data.write import EVENT_NUMBER
 from ringflow.event.schema import parquet_name
 from ringflow.infer.shipped import MODEL_FILE
 from ringflow.provenance.files import model_header, sha256_of
-from ringflow.provenance.graph import Node, flat, walk
+from ringflow.provenance.graph import Node, walk
 from ringflow.provenance.trace import kind_of
 from ringflow.train.runs import RUN_FILE
 
@@ -182,8 +183,8 @@ def _attributes(step: Node) -> Record:
     if step.sha256:
         attributes[f"{_PREFIX}:sha256"] = step.sha256
     for name, value in flat(step.facts):
-        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-        if text != "" or isinstance(value, str):
+        if value not in (None, [], ()):
+            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
             attributes[f"{_PREFIX}:{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"] = text
     return attributes
 
@@ -233,8 +234,9 @@ def crate(node: Node, folder: Path, base: str = "", license: str | None = None) 
     files = list(_crate_files(node, folder, base))
     used = [_used(how, other) for how, other in node.sources if other.state != "not recorded"]
     for name, value in flat(settings):
-        plain = value if isinstance(value, bool | int | float | str) else str(value)
-        used.append(_entity("PropertyValue", f"#setting-{name}", name, value=plain))
+        if value is not None:
+            plain = value if isinstance(value, bool | int | float | str) else str(value)
+            used.append(_entity("PropertyValue", f"#setting-{name}", name, value=plain))
     code, packages = facts.get("code") or {}, facts.get("packages") or {}
     changed = ", source changed since" if code.get("dirty") else ""
     version = str(facts.get("ringflow") or "unknown") + (f", commit {code['commit']}{changed}" if code else "")
@@ -365,19 +367,6 @@ FIGURES = {
     "particle_fake_rate": "particle fake rate",
     "loss": "loss",
 }
-_ABOUT_FIGURES = (
-    "Of the validation events of its own training, by which the network was chosen; no test on other events."
-)
-_USE = """## Use
-
-```
-ringflow reconstruct DATASET --model model.safetensors --out particles.parquet
-ringflow evaluate DATASET --model model.safetensors --out report
-```
-"""
-_ABOUT_ORIGIN = (
-    "All settings are in `settings.toml`; `ringflow trace` verifies the rest, `ringflow reproduce` repeats it."
-)
 
 
 def model_card(run: Node, header: Record, license: str | None = None) -> str:
@@ -385,32 +374,73 @@ def model_card(run: Node, header: Record, license: str | None = None) -> str:
     card, settings = header["card"], header.get("settings") or {}
     facts, chosen = run.facts, run.facts.get("settings") or {}
     code, training = facts.get("code") or {}, card.get("training") or {}
-    detector = f" for the `{card['detector']}` detector" if card.get("detector") else ""
+    named = [entry["dataset"] for entry in card.get("data") or () if isinstance(entry, Mapping) and "dataset" in entry]
+    head = {
+        "library_name": "ringflow",
+        "license": license.lower() if license else None,
+        "tags": json.dumps(["particle-physics", "particle-flow", "calorimetry"]),
+        "datasets": json.dumps(named) if named else None,
+    }
+    by_sample, table = measured(card), ""
+    if by_sample:
+        used = [name for name in FIGURES if any(name in figures for figures in by_sample.values())]
+        results = [_results(sample, figures) for sample, figures in by_sample.items()]
+        index = json.dumps([{"name": run.name, "results": results}], indent=1, ensure_ascii=False)
+        # JSON is YAML, and no value in it can be read as something else.
+        head |= {"metrics": json.dumps(used), "model-index": textwrap.indent(index, "  ").strip()}
+        rows = [["figure", *by_sample], ["---"] * (1 + len(by_sample))]
+        for name in used:
+            values = [figures.get(name) for figures in by_sample.values()]
+            rows.append([FIGURES[name], *("" if value is None else f"{value:.4g}" for value in values)])
+        about = (
+            "Of the validation events of its own training, by which the network was chosen; no test on other events."
+        )
+        table = f"## Figures\n\n{about}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n"
     network = {name: settings.get(name) for name in ("backbone", "width", "layers")}
     network |= {"parameters": card.get("parameters"), "threshold": header.get("threshold")}
+    changed = " (source changed since)" if code.get("dirty") else ""
     origin = {
-        "data": chosen.get("data"),
-        "seed": chosen.get("seed"),
+        **{name: chosen.get(name) for name in ("data", "seed")},
         "events shown": training.get("events"),
         "steps": training.get("steps"),
         "ringflow": facts.get("ringflow"),
-        "commit": f"{code['commit']}{' (source changed since)' if code.get('dirty') else ''}" if code else None,
+        "commit": f"{code['commit']}{changed}" if code else None,
         "torch": (facts.get("packages") or {}).get("torch"),
+        **{f"{how} {it.kind} {it.name}": f"sha256 {it.sha256}" for how, it in run.sources if it.sha256},
     }
-    for how, other in run.sources:
-        if other.sha256:
-            origin[f"{how} {other.kind} {other.name}"] = f"sha256 {other.sha256}"
-    by_sample = measured(card)
-    parts = [
-        *("---", "library_name: ringflow", *_front_matter(run, card, by_sample, license), "---", ""),
-        *(f"# {run.name}", ""),
-        *(f"Particle flow{detector}: from tracks and {settings.get('calorimeter', 'cluster')}s to particles.", ""),
-        *(*_list(network), ""),
-        *(_figures(by_sample) if by_sample else ()),
-        _USE,
-        *("## Origin", "", *_list(origin), "", _ABOUT_ORIGIN, ""),
-    ]
-    return "\n".join(parts)
+    detector = f" for the `{card['detector']}` detector" if card.get("detector") else ""
+    return f"""---
+{_lines(head)}---
+
+# {run.name}
+
+Particle flow{detector}: from tracks and {settings.get("calorimeter", "cluster")}s to particles.
+
+{_lines(network, "- ")}
+{table}## Use
+
+```
+ringflow reconstruct DATASET --model model.safetensors --out particles.parquet
+ringflow evaluate DATASET --model model.safetensors --out report
+```
+
+## Origin
+
+{_lines(origin, "- ")}
+All settings are in `settings.toml`; `ringflow trace` verifies the rest, `ringflow reproduce` repeats it.
+"""
+
+
+def _lines(told: Mapping[str, object], mark: str = "") -> str:
+    return "".join(f"{mark}{name}: {value}\n" for name, value in told.items() if value is not None)
+
+
+def _results(sample: str, figures: Mapping[str, float]) -> Record:
+    return {
+        "task": {"type": "particle-flow", "name": "Particle flow"},
+        "dataset": {"type": sample, "name": f"{sample}, validation events", "split": "validation"},
+        "metrics": [{"type": name, "name": FIGURES[name], "value": value} for name, value in figures.items()],
+    }
 
 
 def measured(card: Record) -> dict[str, dict[str, float]]:
@@ -426,44 +456,3 @@ def measured(card: Record) -> dict[str, dict[str, float]]:
     data = card.get("data")
     told = data[0] if isinstance(data, list) and len(data) == 1 else {}
     return {str(told.get("sample") or told.get("simulated") or "all"): together}
-
-
-def _front_matter(
-    run: Node, card: Record, by_sample: Mapping[str, Mapping[str, float]], license: str | None
-) -> Iterator[str]:
-    """YAML; JSON is YAML, and no value in it can be read as something else."""
-    if license is not None:
-        yield f"license: {license.lower()}"
-    yield f"tags: {json.dumps(['particle-physics', 'particle-flow', 'calorimetry'])}"
-    if named := [
-        entry["dataset"] for entry in card.get("data") or () if isinstance(entry, Mapping) and "dataset" in entry
-    ]:
-        yield f"datasets: {json.dumps(named)}"
-    if by_sample:
-        used = [name for name in FIGURES if any(name in figures for figures in by_sample.values())]
-        yield f"metrics: {json.dumps(used)}"
-        results = [
-            {
-                "task": {"type": "particle-flow", "name": "Particle flow"},
-                "dataset": {"type": sample, "name": f"{sample}, validation events", "split": "validation"},
-                "metrics": [{"type": name, "name": FIGURES[name], "value": value} for name, value in figures.items()],
-            }
-            for sample, figures in by_sample.items()
-        ]
-        index = json.dumps([{"name": run.name, "results": results}], indent=1, ensure_ascii=False)
-        yield f"model-index:\n{textwrap.indent(index, '  ')}"
-
-
-def _figures(by_sample: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    yield from ("## Figures", "", _ABOUT_FIGURES, "")
-    yield f"| figure | {' | '.join(by_sample)} |"
-    yield "|---" * (1 + len(by_sample)) + "|"
-    for name, words in FIGURES.items():
-        if any(name in figures for figures in by_sample.values()):
-            cells = (f"{figures[name]:.4g}" if name in figures else "" for figures in by_sample.values())
-            yield f"| {words} | {' | '.join(cells)} |"
-    yield ""
-
-
-def _list(told: Mapping[str, object]) -> Iterator[str]:
-    return (f"- {name}: {value}" for name, value in told.items() if value is not None)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ringflow.base.log import say
+from ringflow.base.words import flat
 
 State = Literal["agrees", "size agrees", "changed", "missing", "recorded", "not recorded", "given"]
 Kind = Literal[
@@ -90,30 +91,12 @@ def walk(node: Node) -> Iterator[Node]:
 
 def to_json(node: Node) -> dict[str, Any]:
     """All steps, with what each came from by id."""
-    steps = [
-        {
-            "id": step.id,
-            "kind": step.kind,
-            "name": step.name,
-            "state": step.state,
-            "note": step.note,
-            "path": str(step.path) if step.path else None,
-            "sha256": step.sha256,
-            "facts": step.facts,
-            "from": [{"how": source.how, "id": source.node.id} for source in step.sources],
-        }
-        for step in walk(node)
-    ]
+    steps = []
+    for step in walk(node):
+        told = {name: getattr(step, name) for name in ("id", "kind", "name", "state", "note", "sha256", "facts")}
+        sources = [{"how": how, "id": source.id} for how, source in step.sources]
+        steps.append({**told, "path": str(step.path) if step.path else None, "from": sources})
     return {"steps": steps, "changed": [step["id"] for step in steps if step["state"] == "changed"]}
-
-
-def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested facts as (dotted name, value); what is not recorded is left out."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from flat(inner, f"{name}.{key}" if name else str(key))
-    elif value is not None:
-        yield name, value
 
 
 def show(node: Node, indent: str = "", how: str = "", told: set[str] | None = None) -> None:
@@ -134,7 +117,7 @@ def show(node: Node, indent: str = "", how: str = "", told: set[str] | None = No
             say(f"{indent}    {name}: {_words(name, value)}")
     if node.kind == "run" and node.facts.get("settings") is not None:
         settings = dict(flat(node.facts["settings"]))
-        picked = ", ".join(f"{name}={settings[name]}" for name in _SHOWN_SETTINGS if name in settings)
+        picked = ", ".join(f"{name}={settings[name]}" for name in _SHOWN_SETTINGS if settings.get(name) is not None)
         say(f"{indent}    settings: {picked} (all: --json)")
     for source in node.sources:
         show(source.node, f"{indent}  ", f"{source.how}: ", told)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from torch import Tensor
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.rundir import write_errors
+from ringflow.base.words import flat
 from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
 
 FORMAT_VERSION = 2
@@ -183,12 +184,3 @@ def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], fol
                 f"the training in {folder} has {name}={was.get(name)}, not {wanted.get(name)}; "
                 "give that to go on, or choose another folder"
             )
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings and their values, with the sections in their names."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

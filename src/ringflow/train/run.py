@@ -19,11 +19,11 @@ from ringflow.base.log import say, table
 from ringflow.base.output import print_json
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
-from ringflow.base.words import size_in_words, time_in_words
+from ringflow.base.words import flat, size_in_words, time_in_words
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
 from ringflow.train import asynchronous, trainer
-from ringflow.train.checkpoint import flat, refuse_other_settings
+from ringflow.train.checkpoint import refuse_other_settings
 from ringflow.train.data import TrainingData, detector_name, fingerprint, open_training_data, require_data
 from ringflow.train.device import choose_device
 from ringflow.train.figures import Validation
