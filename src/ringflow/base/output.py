@@ -5,18 +5,39 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ringflow.base.log import say, speaks, table
 from ringflow.base.words import name_in_words, size_in_words, time_in_words
+
+R = TypeVar("R")
 
 
 def print_json(value: object) -> None:
     """The only thing that ever goes to stdout; a number that is not finite becomes null, which every reader takes."""
     if speaks():
         print(json.dumps(finite_or_null(value), indent=2, default=str, allow_nan=False))
+
+
+def print_line(value: object) -> None:
+    """One line of JSON on stdout, which a program can read while a server runs."""
+    print(json.dumps(value), flush=True)
+
+
+def show_or_print(result: R, show: Callable[[R], object], *, as_json: bool) -> None:
+    """The result as JSON, or as it is shown to people."""
+    if as_json:
+        print_json(result)
+    else:
+        show(result)
+
+
+def show_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows that share their columns; nothing if there are none."""
+    if rows:
+        table(title, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:

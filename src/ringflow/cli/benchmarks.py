@@ -5,13 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
-from cyclopts.validators import Number
+from cyclopts import App
 
-from ringflow.base.options import Count, DatasetFolder, Detector, Device, Json, Overrides, Several, Switch, Workers
-from ringflow.base.output import finish, print_json, show_summary
+from ringflow.base.log import say
+from ringflow.base.options import (
+    Count,
+    Counts,
+    DatasetFolder,
+    Detector,
+    Device,
+    Flag,
+    Json,
+    Overrides,
+    Paths,
+    Positive,
+    Texts,
+    TorchDevice,
+    Workers,
+    about,
+)
+from ringflow.base.output import finish, print_json, show_or_print, show_summary, show_table
 
-Seconds = Annotated[float, Parameter(validator=Number(gt=0), help="How long to time the training.")]
+Seconds = Annotated[Positive, about("How long to time the training.")]
 
 bench = App(name="bench", help="Time a part of the software on this machine.")
 
@@ -19,7 +34,7 @@ bench = App(name="bench", help="Time a part of the software on this machine.")
 @bench.command(name="simulate")
 def bench_simulate(
     *,
-    events: Annotated[Count, Parameter(help="Number of events.")] = 200,
+    events: Annotated[Count, about("Number of events.")] = 200,
     workers: Workers = 1,
     detector: Detector = "clic",
     device: Device = "cpu",
@@ -35,7 +50,7 @@ def bench_simulate(
 @bench.command(name="baseline")
 def bench_baseline(
     *,
-    events: Annotated[Count, Parameter(help="Number of ttbar events.")] = 200,
+    events: Annotated[Count, about("Number of ttbar events.")] = 200,
     detector: Detector = "clic",
     as_json: Json = False,
 ) -> None:
@@ -49,23 +64,18 @@ def bench_baseline(
 @bench.command(name="model")
 def bench_model(
     *,
-    backbones: Annotated[
-        tuple[str, ...], Several, Parameter(help="graph, kernel, attention, mlp, shipped; all unless given.")
-    ] = (),
-    elements: Annotated[
-        tuple[Count, ...], Several, Parameter(help="Elements per event; 128 to 50,000 unless given.")
-    ] = (),
+    backbones: Annotated[Texts, about("graph, kernel, attention, mlp, shipped; all unless given.")] = (),
+    elements: Annotated[Counts, about("Elements per event; 128 to 50,000 unless given.")] = (),
     as_json: Json = False,
 ) -> None:
     """Time the networks event by event on two threads, with their memory, and how both grow with the number of elements."""
-    from ringflow.base.log import say, table
     from ringflow.bench.networks import time_models
 
     result = time_models(backbones, elements)
     if as_json:
         print_json(result)
-    elif result["rows"]:
-        table("Networks, one event at a time", list(result["rows"][0]), [list(row.values()) for row in result["rows"]])
+    else:
+        show_table("Networks, one event at a time", result["rows"])
         for name, slope in result["exponents"].items():
             say(f"{name}: processor time grows with elements to the power {slope:.2f}")
     for note in result["notes"]:
@@ -76,25 +86,20 @@ def bench_model(
 @bench.command(name="infer")
 def bench_infer(
     *,
-    engines: Annotated[tuple[str, ...], Several, Parameter(help="torch, onnx, onnx-int8; all unless given.")] = (),
-    elements: Annotated[
-        tuple[Count, ...], Several, Parameter(help="Elements per event; 64 to 8,192 unless given.")
-    ] = (),
-    events: Annotated[Count, Parameter(help="Simulated events that are reconstructed from file to file.")] = 200,
-    model: Annotated[
-        Path | None, Parameter(help="Model file or folder of a run instead of what comes with us.")
-    ] = None,
+    engines: Annotated[Texts, about("torch, onnx, onnx-int8; all unless given.")] = (),
+    elements: Annotated[Counts, about("Elements per event; 64 to 8,192 unless given.")] = (),
+    events: Annotated[Count, about("Simulated events that are reconstructed from file to file.")] = 200,
+    model: Annotated[Path | None, about("Model file or folder of a run instead of what comes with us.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time a network event by event in torch, in ONNX and in int8, on two threads, and from file to file."""
-    from ringflow.base.log import say, table
     from ringflow.bench.networks import time_engines
 
     result = time_engines(engines, elements, events, model)
     if as_json:
         print_json(result)
     else:
-        table("Engines, one event at a time", list(result["rows"][0]), [list(row.values()) for row in result["rows"]])
+        show_table("Engines, one event at a time", result["rows"])
         for name, speed in result["file_to_file_events_per_second"].items():
             say(f"{name}: {speed:.1f} events per second from file to file")
     finish(None, "ringflow reconstruct --help")
@@ -103,28 +108,20 @@ def bench_infer(
 @bench.command(name="serve")
 def bench_serve(
     *,
-    clients: Annotated[
-        tuple[Count, ...], Several, Parameter(help="Clients that ask at a time; 1, 8 and 64 unless given.")
-    ] = (),
-    seconds: Annotated[float, Parameter(validator=Number(gt=0), help="How long they ask.")] = 60.0,
-    requests: Annotated[Count | None, Parameter(help="Ask so many times instead.")] = None,
-    model: Annotated[
-        Path | None, Parameter(help="Model file or folder of a run instead of what comes with us.")
-    ] = None,
-    engine: Annotated[Literal["torch", "onnx"], Parameter(help="What computes.")] = "onnx",
-    threads: Annotated[Count, Parameter(help="Threads of the server that compute.")] = 2,
+    clients: Annotated[Counts, about("Clients that ask at a time; 1, 8 and 64 unless given.")] = (),
+    seconds: Annotated[Positive, about("How long they ask.")] = 60.0,
+    requests: Annotated[Count | None, about("Ask so many times instead.")] = None,
+    model: Annotated[Path | None, about("Model file or folder of a run instead of what comes with us.")] = None,
+    engine: Annotated[Literal["torch", "onnx"], about("What computes.")] = "onnx",
+    threads: Annotated[Count, about("Threads of the server that compute.")] = 2,
     as_json: Json = False,
 ) -> int:
     """Time a server on this machine under load, and compare every answer with the one computed without it."""
-    from ringflow.base.log import say, table
     from ringflow.bench import serve as timing
 
     result = timing.run(clients, seconds, requests, model, engine, threads)
     rows = result["rows"]
-    if as_json:
-        print_json(result)
-    else:
-        table("Server on loopback", list(rows[0]), [list(row.values()) for row in rows])
+    show_or_print(result, lambda result: show_table("Server on loopback", result["rows"]), as_json=as_json)
     bad = sum(row["wrong"] + row["failed"] for row in rows)
     say(f"{sum(row['requests'] for row in rows)} requests, {bad} of them answered wrong or not at all")
     finish(None, "ringflow serve")
@@ -134,15 +131,15 @@ def bench_serve(
 @bench.command(name="train")
 def bench_train(
     *,
-    backbone: Annotated[str, Parameter(help="attention, kernel, graph or mlp.")] = "attention",
-    width: Annotated[Count, Parameter(help="Numbers per element inside the network.")] = 128,
-    layers: Annotated[Count, Parameter(help="Layers of the backbone.")] = 6,
-    heads: Annotated[Count, Parameter(help="Heads of a layer.")] = 4,
-    hidden: Annotated[Count, Parameter(help="Width inside a feed-forward part.")] = 512,
-    elements: Annotated[Count, Parameter(help="Elements per event.")] = 128,
-    batch_elements: Annotated[Count, Parameter(help="Elements per batch.")] = 16_384,
+    backbone: Annotated[str, about("attention, kernel, graph or mlp.")] = "attention",
+    width: Annotated[Count, about("Numbers per element inside the network.")] = 128,
+    layers: Annotated[Count, about("Layers of the backbone.")] = 6,
+    heads: Annotated[Count, about("Heads of a layer.")] = 4,
+    hidden: Annotated[Count, about("Width inside a feed-forward part.")] = 512,
+    elements: Annotated[Count, about("Elements per event.")] = 128,
+    batch_elements: Annotated[Count, about("Elements per batch.")] = 16_384,
     seconds: Seconds = 10.0,
-    device: Annotated[str, Parameter(help="Name of a torch device; auto is the accelerator found, else cpu.")] = "auto",
+    device: TorchDevice = "auto",
     as_json: Json = False,
 ) -> None:
     """Time the training of a network on random elements, its inference, and the making of its batches."""
@@ -161,30 +158,24 @@ def bench_train(
 
 @bench.command(name="scaling")
 def bench_scaling(
-    preset: Annotated[str, Parameter(help="Preset or settings file of the training.")] = "clic_small",
+    preset: Annotated[str, about("Preset or settings file of the training.")] = "clic_small",
     /,
     *overrides: Overrides,
-    engines: Annotated[
-        tuple[str, ...], Several, Parameter(help="local, ray, spark, mpi, slurm; all unless given.")
-    ] = (),
-    workers: Annotated[tuple[Count, ...], Several, Parameter(help="Numbers of processes; 1 and 2 unless given.")] = (),
-    ring: Annotated[
-        tuple[Count, ...], Several, Parameter(help="Processes whose bytes are counted; 2, 4 and 8 unless given.")
-    ] = (),
+    engines: Annotated[Texts, about("local, ray, spark, mpi, slurm; all unless given.")] = (),
+    workers: Annotated[Counts, about("Numbers of processes; 1 and 2 unless given.")] = (),
+    ring: Annotated[Counts, about("Processes whose bytes are counted; 2, 4 and 8 unless given.")] = (),
     strategy: Annotated[
         Literal["replicate", "shard", "tensor", "pipeline"] | None,
-        Parameter(help="How processes share the network, as compute.strategy."),
+        about("How processes share the network, as compute.strategy."),
     ] = None,
-    elements: Annotated[Count, Parameter(help="Elements per event.")] = 128,
+    elements: Annotated[Count, about("Elements per event.")] = 128,
     seconds: Seconds = 10.0,
-    rounds: Annotated[Count, Parameter(help="Rounds, of which the fastest counts.")] = 3,
-    threads: Annotated[Count, Parameter(help="Threads of a process that compute.")] = 1,
-    address: Annotated[str | None, Parameter(help="Ray cluster; one is started here unless given.")] = None,
-    master: Annotated[str | None, Parameter(help="Spark cluster; one is started here unless given.")] = None,
-    apart: Annotated[
-        bool, Switch, Parameter(help="In processes started together: train apart, with no word to each other.")
-    ] = False,
-    out: Annotated[Path | None, Parameter(help="Write the result into this JSON file, too.")] = None,
+    rounds: Annotated[Count, about("Rounds, of which the fastest counts.")] = 3,
+    threads: Annotated[Count, about("Threads of a process that compute.")] = 1,
+    address: Annotated[str | None, about("Ray cluster; one is started here unless given.")] = None,
+    master: Annotated[str | None, about("Spark cluster; one is started here unless given.")] = None,
+    apart: Annotated[Flag, about("In processes started together: train apart, with no word to each other.")] = False,
+    out: Annotated[Path | None, about("Write the result into this JSON file, too.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time the training of several processes against that of one, by what starts them; count the bytes they send.
@@ -215,12 +206,11 @@ def bench_loader(
     dataset: DatasetFolder,
     /,
     *overrides: Overrides,
-    preset: Annotated[str, Parameter(help="Preset or settings file of the training to keep up with.")] = "clic_tiny",
+    preset: Annotated[str, about("Preset or settings file of the training to keep up with.")] = "clic_tiny",
     seconds: Seconds = 10.0,
     as_json: Json = False,
 ) -> None:
     """Time the loading of a dataset, and compare it with what a training on the CPU consumes."""
-    from ringflow.base.log import say
     from ringflow.bench.training import time_loading
 
     result = time_loading(dataset, preset, overrides, seconds)
@@ -236,22 +226,17 @@ def bench_loader(
 def bench_tune(
     *,
     study: Annotated[
-        Path | None, Parameter(help="Study whose curves are replayed; trainings that come with ringflow unless given.")
+        Path | None, about("Study whose curves are replayed; trainings that come with ringflow unless given.")
     ] = None,
-    random: Annotated[
-        tuple[Path, ...], Several, Parameter(help="Finished studies with random search and no scheduler.")
-    ] = (),
-    asha_tpe: Annotated[
-        tuple[Path, ...], Several, Parameter(help="As many finished studies with TPE and ASHA to compare them with.")
-    ] = (),
+    random: Annotated[Paths, about("Finished studies with random search and no scheduler.")] = (),
+    asha_tpe: Annotated[Paths, about("As many finished studies with TPE and ASHA to compare them with.")] = (),
     real: Annotated[
-        Path | None,
-        Parameter(help="Train both kinds of studies in this folder, three of each. It takes an hour or more."),
+        Path | None, about("Train both kinds of studies in this folder, three of each. It takes an hour or more.")
     ] = None,
     workers: Annotated[
-        Count | None, Parameter(help="Processes for all trials of --real; one per accelerator or core unless given.")
+        Count | None, about("Processes for all trials of --real; one per accelerator or core unless given.")
     ] = None,
-    out: Annotated[Path | None, Parameter(help="Write the result into this JSON file, too.")] = None,
+    out: Annotated[Path | None, about("Write the result into this JSON file, too.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare schedulers in replay and time the driver; with --real, compare ASHA and TPE with random search."""
@@ -261,33 +246,18 @@ def bench_tune(
     result = timing.run(study=study, random=random, asha=asha_tpe, real=real, workers=workers)
     if out is not None:
         write_record(result, out)
-    if as_json:
-        print_json(result)
-    else:
-        timing.show(result)
+    show_or_print(result, timing.show, as_json=as_json)
     finish(out, "ringflow tune replay --out replay")
 
 
-scaling_model = App(name="scaling-model")
-
-
-@scaling_model.default
-def scaling_model_command(
-    hardware: Annotated[
-        str, Parameter(help="Cluster: h200, h200_one_port, jupiter, vega, ethernet, or a TOML file.")
-    ] = "h200",
+def scaling_model(
+    hardware: Annotated[str, about("Cluster: h200, h200_one_port, jupiter, vega, ethernet, or a TOML file.")] = "h200",
     /,
     *overrides: Overrides,
-    measured: Annotated[
-        tuple[Path, ...], Several, Parameter(help="Records of `ringflow bench train` or `bench scaling` to start from.")
-    ] = (),
-    devices: Annotated[
-        tuple[Count, ...], Several, Parameter(help="Numbers of devices; 1, 2, 4 ... 4,096 unless given.")
-    ] = (),
-    check: Annotated[
-        Path | None, Parameter(help="Record of `ringflow bench scaling` to compare the model with.")
-    ] = None,
-    out: Annotated[Path | None, Parameter(help="Folder for a page with figures.")] = None,
+    measured: Annotated[Paths, about("Records of `ringflow bench train` or `bench scaling` to start from.")] = (),
+    devices: Annotated[Counts, about("Numbers of devices; 1, 2, 4 ... 4,096 unless given.")] = (),
+    check: Annotated[Path | None, about("Record of `ringflow bench scaling` to compare the model with.")] = None,
+    out: Annotated[Path | None, about("Folder for a page with figures.")] = None,
     as_json: Json = False,
 ) -> None:
     """Predict throughput and efficiency of a data-parallel training on many devices, and where the time of a step goes.
@@ -304,9 +274,6 @@ def scaling_model_command(
         from ringflow.bench.scaling_page import write_page
 
         page = write_page(result, out)
-    if as_json:
-        print_json(result)
-    else:
-        show(result)
+    show_or_print(result, show, as_json=as_json)
     again = ("scaling-model", hardware, *overrides, "--out", "scaling")
     finish(page, "ringflow", *(again if out is None else ("bench", "scaling", "--out", "scaling.json")))

@@ -3,67 +3,68 @@
 from __future__ import annotations
 
 import signal
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, Parameter
-from cyclopts.validators import Number
+from cyclopts import Parameter
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import interactive, say, table
-from ringflow.base.options import Count, DatasetFolder, Json, ProfileName, Several, Switch
-from ringflow.base.output import finish, print_json, show_rows
+from ringflow.base.options import (
+    Count,
+    DatasetFolder,
+    Flag,
+    Json,
+    ModelName,
+    Natural,
+    NotNegative,
+    Paths,
+    Port,
+    ProfileName,
+    Split,
+    about,
+)
+from ringflow.base.output import finish, print_json, print_line, show_or_print, show_rows
 from ringflow.base.rundir import require_suffix
 
 if TYPE_CHECKING:
     from ringflow.display.source import EventSource
 
-display = App(name="display")
 
 #: Events that a page without a server holds unless told otherwise: a few megabytes.
 STATIC_EVENTS = 20
 
 
-@display.default
-def display_command(
+def display(
     source: Annotated[
         Path,
-        Parameter(
-            help="Folder of a dataset or of a report, file of candidates (.parquet), EDM4hep file (.root) or "
+        about(
+            "Folder of a dataset or of a report, file of candidates (.parquet), EDM4hep file (.root) or "
             "Phoenix event file (.json)."
         ),
     ],
     /,
     *,
-    candidates: Annotated[tuple[Path, ...], Several, Parameter(help="Candidate files to show beside.")] = (),
-    model: Annotated[
-        Path | None, Parameter(help="Model file or folder of a run; the shipped one unless given.")
-    ] = None,
+    candidates: Annotated[Paths, about("Candidate files to show beside.")] = (),
+    model: Annotated[Path | None, about("Model file or folder of a run; the shipped one unless given.")] = None,
     events: Annotated[
-        Count | None,
-        Parameter(help="Only so many events; all to look at, 20 for --static and 1 for --phoenix unless given."),
+        Count | None, about("Only so many events; all to look at, 20 for --static and 1 for --phoenix unless given.")
     ] = None,
     event: Annotated[
-        int | None,
-        Parameter(
-            validator=Number(gte=0),
-            help="Event to begin with, counted from 0; the first of --links, else 0, unless given.",
-        ),
+        Natural | None, about("Event to begin with, counted from 0; the first of --links, else 0, unless given.")
     ] = None,
     links: Annotated[
-        Path | None, Parameter(help="File of `ringflow explain --links`: lines from candidates to elements.")
+        Path | None, about("File of `ringflow explain --links`: lines from candidates to elements.")
     ] = None,
     static: Annotated[
-        Path | None,
-        Parameter(help="Write a page that needs no server into this folder, or as this one file (.html)."),
+        Path | None, about("Write a page that needs no server into this folder, or as this one file (.html).")
     ] = None,
-    phoenix: Annotated[Path | None, Parameter(help="Write the event into this file, for Phoenix.")] = None,
+    phoenix: Annotated[Path | None, about("Write the event into this file, for Phoenix.")] = None,
     profile: ProfileName | None = None,
-    sample: Annotated[str | None, Parameter(help="Sample of a report; its first unless given.")] = None,
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535), help="Port; 0 is any that is free.")] = 0,
-    no_open: Annotated[bool, Switch, Parameter(help="Do not open a browser.")] = False,
+    sample: Annotated[str | None, about("Sample of a report; its first unless given.")] = None,
+    port: Port = 0,
+    no_open: Annotated[Flag, about("Do not open a browser.")] = False,
     as_json: Json = False,
 ) -> None:
     """Look at events: detector, tracks, hits, and truth, model and rules side by side, in the browser.
@@ -111,18 +112,14 @@ def _write(shown: EventSource, possible: range, events: int | None, static: Path
 
 
 def _announce(url: str, *, as_json: bool, no_open: bool) -> None:
-    import json
     import webbrowser
 
-    if as_json:  # one line, which a program can read while the server runs
-        sys.stdout.write(json.dumps({"url": url}) + "\n")
-        sys.stdout.flush()
+    if as_json:
+        print_line({"url": url})
     say(f"showing events at {url}; Ctrl-C stops")
     if not no_open and interactive():
         webbrowser.open(url)
 
-
-explain = App(name="explain")
 
 #: Columns of the tables for people; the rest is in the JSON.
 _DELETION = ("class", "candidates", "change", "change_of_control", "difference", "low", "high", "ok")
@@ -134,41 +131,33 @@ class How:
     """What is explained, and how."""
 
     target: Annotated[
-        Literal["particle", "class", "charge", "energy", "pt", "eta"],
-        Parameter(help="What of a candidate is explained."),
+        Literal["particle", "class", "charge", "energy", "pt", "eta"], about("What of a candidate is explained.")
     ] = "class"
     method: Annotated[
-        Literal["integrated-gradients", "input-x-gradient"], Parameter(help="How; the second is quick and rough.")
+        Literal["integrated-gradients", "input-x-gradient"], about("How; the second is quick and rough.")
     ] = "integrated-gradients"
     baseline: Annotated[
-        Literal["hidden", "mean"], Parameter(help="Features at the start: hidden where they can be, or average.")
+        Literal["hidden", "mean"], about("Features at the start: hidden where they can be, or average.")
     ] = "hidden"
-    steps: Annotated[Count, Parameter(help="Points of the integral.")] = 8
+    steps: Annotated[Count, about("Points of the integral.")] = 8
 
 
 _HOW = How()
 
 
-@explain.default
-def explain_command(
-    source: Annotated[Path, Parameter(help="Folder of a dataset, or EDM4hep ROOT file.")],
+def explain(
+    source: Annotated[Path, about("Folder of a dataset, or EDM4hep ROOT file.")],
     /,
     *,
-    model: Annotated[
-        Path | None, Parameter(help="Model file, folder of a run, or `shipped`, which it is unless given.")
-    ] = None,
-    event: Annotated[int | None, Parameter(validator=Number(gte=0), help="One event in full, counted from 0.")] = None,
-    events: Annotated[Count | None, Parameter(help="Averages over so many events; 20 unless given.")] = None,
+    model: Annotated[Path | None, about("Model file, folder of a run, or `shipped`, which it is unless given.")] = None,
+    event: Annotated[Natural | None, about("One event in full, counted from 0.")] = None,
+    events: Annotated[Count | None, about("Averages over so many events; 20 unless given.")] = None,
     how: How = _HOW,
-    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
+    split: Split | None = None,
     profile: ProfileName | None = None,
-    links: Annotated[
-        Path | None, Parameter(help="JSON file for the lines from candidates to elements, by event.")
-    ] = None,
-    graph: Annotated[
-        bool, Switch, Parameter(help="With --links: also the learned graph of a network of the backbone `graph`.")
-    ] = False,
-    out: Annotated[Path | None, Parameter(help="Folder for a page with figures.")] = None,
+    links: Annotated[Path | None, about("JSON file for the lines from candidates to elements, by event.")] = None,
+    graph: Annotated[Flag, about("With --links: also the learned graph of a network of the backbone `graph`.")] = False,
+    out: Annotated[Path | None, about("Folder for a page with figures.")] = None,
     as_json: Json = False,
 ) -> int:
     """Say which elements and which features made a candidate, and test that by leaving elements out."""
@@ -187,10 +176,12 @@ def explain_command(
     else:
         require_file(source)
 
-    from ringflow.explain.run import Request
+    from ringflow.explain.run import ExplainRequest
     from ringflow.explain.run import explain as work
 
-    asked = Request(source, model, event, events or 20, split, profile, how.target, how.method, how.baseline, how.steps)
+    asked = ExplainRequest(
+        source, model, event, events or 20, split, profile, how.target, how.method, how.baseline, how.steps
+    )
     result = work(replace(asked, with_links=links is not None, with_graph=graph))
     made = None if links is None else _write_links(links, result)
     if out is not None:
@@ -268,23 +259,17 @@ def _show_event(single: dict[str, Any]) -> None:
     table(f"Event {single['event_number']}", columns, rows)
 
 
-uncertainty = App(name="uncertainty")
-
-
-@uncertainty.default
-def uncertainty_command(
-    model: Annotated[Path, Parameter(help="Model file, folder of a run, or `shipped`.")],
+def uncertainty(
+    model: ModelName,
     /,
     *datasets: DatasetFolder,
     out: Annotated[
         Path | None, Parameter(name=("--out", "-o"), help="File to write; MODEL.uncertainty.safetensors unless given.")
     ] = None,
-    test: Annotated[
-        tuple[Path, ...], Several, Parameter(help="Other datasets to test on; a quarter of the events unless given.")
-    ] = (),
-    events: Annotated[Count | None, Parameter(help="Only so many events of each dataset.")] = None,
-    page: Annotated[Path | None, Parameter(help="Folder for a page with the calibration plot.")] = None,
-    seed: Annotated[int, Parameter(validator=Number(gte=0), help="Of the fit.")] = 1,
+    test: Annotated[Paths, about("Other datasets to test on; a quarter of the events unless given.")] = (),
+    events: Annotated[Count | None, about("Only so many events of each dataset.")] = None,
+    page: Annotated[Path | None, about("Folder for a page with the calibration plot.")] = None,
+    seed: Annotated[Natural, about("Of the fit.")] = 1,
     as_json: Json = False,
 ) -> int:
     """Fit uncertainties of energy and momentum for the candidates of a network, which stays as it is, and test them."""
@@ -307,10 +292,7 @@ def uncertainty_command(
         from ringflow.explain.uncertainty_page import write_page
 
         write_page(result, page)
-    if as_json:
-        print_json(result)
-    else:
-        _show_pulls(result)
+    show_or_print(result, _show_pulls, as_json=as_json)
     words = ("--model", model, "--uncertainty", result["path"], "--out", "candidates.parquet")
     finish(Path(result["path"]), "ringflow", "reconstruct", (*test, *datasets)[0], *words)
     return int(not result["ok"])
@@ -336,28 +318,21 @@ def _show_pulls(result: dict[str, Any]) -> None:
     say(result["verdict"])
 
 
-trace = App(name="trace")
-reproduce = App(name="reproduce")
-
-
-@trace.default
-def trace_command(
-    path: Annotated[Path, Parameter(help="Candidates, EDM4hep file, model, run, dataset, shard, report or study.")],
+def trace(
+    path: Annotated[Path, about("Candidates, EDM4hep file, model, run, dataset, shard, report or study.")],
     /,
     *,
     particle: Annotated[
-        str | None, Parameter(help="One particle, as EVENT:INDEX, or one event, as EVENT; both count from 0.")
+        str | None, about("One particle, as EVENT:INDEX, or one event, as EVENT; both count from 0.")
     ] = None,
-    search: Annotated[
-        tuple[Path, ...], Several, Parameter(help="Further folders to look through for what it was made of.")
-    ] = (),
-    thorough: Annotated[bool, Switch, Parameter(help="Compute the sha256 of every shard, not only the sizes.")] = False,
-    prov: Annotated[Path | None, Parameter(help="Write the trace as W3C PROV (PROV-JSON) into this file.")] = None,
-    crate: Annotated[bool, Switch, Parameter(help="Describe a run or a dataset as an RO-Crate.")] = False,
-    croissant: Annotated[bool, Switch, Parameter(help="Describe a dataset for machine learning (Croissant).")] = False,
-    card: Annotated[bool, Switch, Parameter(help="Write a card (README.md) of a run or a dataset.")] = False,
-    out: Annotated[Path | None, Parameter(help="Folder for what is written; the folder itself unless given.")] = None,
-    license: Annotated[str | None, Parameter(help="SPDX name of the licence to state, e.g. CC-BY-4.0.")] = None,
+    search: Annotated[Paths, about("Further folders to look through for what it was made of.")] = (),
+    thorough: Annotated[Flag, about("Compute the sha256 of every shard, not only the sizes.")] = False,
+    prov: Annotated[Path | None, about("Write the trace as W3C PROV (PROV-JSON) into this file.")] = None,
+    crate: Annotated[Flag, about("Describe a run or a dataset as an RO-Crate.")] = False,
+    croissant: Annotated[Flag, about("Describe a dataset for machine learning (Croissant).")] = False,
+    card: Annotated[Flag, about("Write a card (README.md) of a run or a dataset.")] = False,
+    out: Annotated[Path | None, about("Folder for what is written; the folder itself unless given.")] = None,
+    license: Annotated[str | None, about("SPDX name of the licence to state, e.g. CC-BY-4.0.")] = None,
     as_json: Json = False,
 ) -> int:
     """Say where a file came from: model, run, settings, code, data, seed, each verified where it is at hand.
@@ -385,18 +360,15 @@ def trace_command(
     return int(bool(result["changed"]))
 
 
-@reproduce.default
-def reproduce_command(
-    path: Annotated[Path, Parameter(help="Folder of a run, or of a dataset that was simulated.")],
+def reproduce(
+    path: Annotated[Path, about("Folder of a run, or of a dataset that was simulated.")],
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="Folder for what is made again; it is removed unless given.")] = None,
+    out: Annotated[Path | None, about("Folder for what is made again; it is removed unless given.")] = None,
     events: Annotated[
-        Count | None, Parameter(help="Only the beginning: so many events of a run; shards with so many of a dataset.")
+        Count | None, about("Only the beginning: so many events of a run; shards with so many of a dataset.")
     ] = None,
-    tolerance: Annotated[
-        float, Parameter(validator=Number(gte=0), help="What losses may differ by where bits cannot be the same.")
-    ] = 0.05,
+    tolerance: Annotated[NotNegative, about("What losses may differ by where bits cannot be the same.")] = 0.05,
     as_json: Json = False,
 ) -> int:
     """Train a run again, or simulate shards of a dataset again, from what was recorded, and compare.
@@ -414,9 +386,6 @@ def reproduce_command(
         result = reproduce_run(path, out, events=events, tolerance=tolerance)
     else:
         result = reproduce_dataset(path, out, events=events)
-    if as_json:
-        print_json(result)
-    else:
-        show_rows(f"{path} again", result["rows"], as_json=False)
+    show_or_print(result, lambda made: show_rows(f"{path} again", made["rows"], as_json=False), as_json=as_json)
     finish(out, f"ringflow trace {path}")
     return int(not result["same"])

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.options import Count, Json, Several, Switch
+from ringflow.base.options import Count, Flag, Json, Natural, Texts, about
 from ringflow.base.output import print_json
 from ringflow.base.rundir import LOGS_FOLDER, SETTINGS_FILE, write_errors
 
@@ -22,11 +21,8 @@ launch = App(name="launch", help="Run a command in several processes, on this ma
 TOGETHER = ("train", "bench scaling")
 
 Words = Annotated[str, Parameter(allow_leading_hyphen=True, help="The command and its options, after `--`.")]
-Workers = Annotated[Count, Parameter(help="Processes that work together.")]
-Restarts = Annotated[
-    int,
-    Parameter(validator=Number(gte=0), help="How often all are started again, from the last checkpoint, if one dies."),
-]
+Workers = Annotated[Count, about("Processes that work together.")]
+Restarts = Annotated[Natural, about("How often all are started again, from the last checkpoint, if one dies.")]
 
 
 @launch.command
@@ -45,7 +41,7 @@ def ray(
     *words: Words,
     workers: Workers = 2,
     address: Annotated[
-        str | None, Parameter(help="Ray cluster: `auto`, or HOST:PORT of its head; one is started here unless given.")
+        str | None, about("Ray cluster: `auto`, or HOST:PORT of its head; one is started here unless given.")
     ] = None,
     restarts: Restarts = 0,
     as_json: Json = False,
@@ -64,7 +60,7 @@ def spark(
     *words: Words,
     workers: Workers = 2,
     master: Annotated[
-        str | None, Parameter(help="Spark cluster, as spark://HOST:PORT; one is started here unless given.")
+        str | None, about("Spark cluster, as spark://HOST:PORT; one is started here unless given.")
     ] = None,
     restarts: Restarts = 0,
     as_json: Json = False,
@@ -82,11 +78,7 @@ def spark(
 def mpi(
     *words: Words,
     workers: Workers = 2,
-    hosts: Annotated[
-        tuple[str, ...],
-        Several,
-        Parameter(help="Machines to run on, as NAME or NAME:PROCESSES; this one unless given."),
-    ] = (),
+    hosts: Annotated[Texts, about("Machines to run on, as NAME or NAME:PROCESSES; this one unless given.")] = (),
     restarts: Restarts = 0,
     as_json: Json = False,
 ) -> int:
@@ -102,39 +94,27 @@ def mpi(
 @launch.command
 def slurm(
     *words: Words,
-    nodes: Annotated[Count, Parameter(help="Nodes of the job.")] = 1,
-    tasks_per_node: Annotated[
-        Count | None, Parameter(help="Processes per node; one per GPU, or one, unless given.")
-    ] = None,
-    gpus_per_node: Annotated[int, Parameter(validator=Number(gte=0), help="GPUs per node.")] = 0,
+    nodes: Annotated[Count, about("Nodes of the job.")] = 1,
+    tasks_per_node: Annotated[Count | None, about("Processes per node; one per GPU, or one, unless given.")] = None,
+    gpus_per_node: Annotated[Natural, about("GPUs per node.")] = 0,
     cpus_per_task: Annotated[
         Count | None,
-        Parameter(
-            help="Cores per process; unless given, one, and one for each that simulates events for it (source.workers)."
-        ),
+        about("Cores per process; unless given, one, and one for each that simulates events for it (source.workers)."),
     ] = None,
-    time: Annotated[
-        str, Parameter(help="Time limit of one start, as Slurm writes it: H:MM:SS, DAYS-HOURS.")
-    ] = "1:00:00",
-    notice: Annotated[Count, Parameter(help="Seconds before the limit at which a checkpoint is written.")] = 120,
-    partition: Annotated[str | None, Parameter(help="Partition of the cluster.")] = None,
-    account: Annotated[str | None, Parameter(help="Account to charge.")] = None,
+    time: Annotated[str, about("Time limit of one start, as Slurm writes it: H:MM:SS, DAYS-HOURS.")] = "1:00:00",
+    notice: Annotated[Count, about("Seconds before the limit at which a checkpoint is written.")] = 120,
+    partition: Annotated[str | None, about("Partition of the cluster.")] = None,
+    account: Annotated[str | None, about("Account to charge.")] = None,
     setup: Annotated[
-        tuple[str, ...],
-        Several,
-        Parameter(help="Lines for the shell before the start: --setup 'module load cuda' 'source venv/bin/activate'."),
+        Texts, about("Lines for the shell before the start: --setup 'module load cuda' 'source venv/bin/activate'.")
     ] = (),
     python: Annotated[
         str | None,
-        Parameter(
-            help="Python of the processes; the one that --setup puts on the path, or else this one, unless given."
-        ),
+        about("Python of the processes; the one that --setup puts on the path, or else this one, unless given."),
     ] = None,
-    option: Annotated[
-        tuple[str, ...], Several, Parameter(help="Further options for sbatch: --option=--qos=fast.")
-    ] = (),
-    dry_run: Annotated[bool, Switch, Parameter(help="Print the job and do not submit it.")] = False,
-    wait: Annotated[bool, Switch, Parameter(help="Follow the job to its end and take over its exit code.")] = False,
+    option: Annotated[Texts, about("Further options for sbatch: --option=--qos=fast.")] = (),
+    dry_run: Annotated[Flag, about("Print the job and do not submit it.")] = False,
+    wait: Annotated[Flag, about("Follow the job to its end and take over its exit code.")] = False,
     as_json: Json = False,
 ) -> int:
     """Submit a command as a job of Slurm that is put back into the queue until it is done.

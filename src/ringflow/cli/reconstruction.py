@@ -1,43 +1,49 @@
-"""The commands that put a network to use: export, reconstruct, serve. Every command imports its work late."""
+"""The commands that put a network to use: evaluate, export, reconstruct, serve. Every command imports its work late."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, Parameter
-from cyclopts.validators import Number
+from cyclopts import Parameter
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.options import Count, DatasetFolder, Json, ProfileName, Several, Switch, Workers
-from ringflow.base.output import finish, print_json, show_rows, show_summary
+from ringflow.base.options import (
+    Count,
+    DatasetFolder,
+    Flag,
+    Json,
+    ModelName,
+    NotNegative,
+    Paths,
+    Port,
+    Positive,
+    ProfileName,
+    Split,
+    Texts,
+    TorchDevice,
+    Workers,
+    about,
+)
+from ringflow.base.output import finish, print_json, print_line, show_rows, show_summary
 from ringflow.base.rundir import require_suffix
 
-export = App(name="export")
-reconstruct = App(name="reconstruct")
-serve = App(name="serve")
 
-Positive = Annotated[float, Parameter(validator=Number(gt=0, lte=1e6))]
-NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lte=1e6))]
-ModelName = Annotated[Path, Parameter(help="Model file, folder of a run, or `shipped`.")]
-
-
-@export.default
-def export_command(
+def export(
     model: ModelName,
     /,
     *,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"), help="ONNX file to write.")] = None,
-    triton: Annotated[Path | None, Parameter(help="Model repository of Triton to put it into.")] = None,
-    name: Annotated[str | None, Parameter(help="Name of the model in that repository; ringflow unless given.")] = None,
-    check: Annotated[Path | None, Parameter(help="Dataset to compare on; events are simulated unless given.")] = None,
-    events: Annotated[Count, Parameter(help="Compare on so many events of the dataset.")] = 200,
+    triton: Annotated[Path | None, about("Model repository of Triton to put it into.")] = None,
+    name: Annotated[str | None, about("Name of the model in that repository; ringflow unless given.")] = None,
+    check: Annotated[Path | None, about("Dataset to compare on; events are simulated unless given.")] = None,
+    events: Annotated[Count, about("Compare on so many events of the dataset.")] = 200,
     portable: Annotated[
-        bool, Switch, Parameter(help="Operators of the ONNX standard only, for runtimes other than ONNX Runtime.")
+        Flag, about("Operators of the ONNX standard only, for runtimes other than ONNX Runtime.")
     ] = False,
-    int8: Annotated[bool, Switch, Parameter(help="Dense layers in eight-bit integers.")] = False,
-    calibrate: Annotated[Path | None, Parameter(help="Dataset to measure the ranges of --int8 on.")] = None,
+    int8: Annotated[Flag, about("Dense layers in eight-bit integers.")] = False,
+    calibrate: Annotated[Path | None, about("Dataset to measure the ranges of --int8 on.")] = None,
     as_json: Json = False,
 ) -> int:
     """Write a network as one ONNX file that takes raw detector values and returns particles, and prove that it is the same."""
@@ -84,32 +90,25 @@ def export_command(
     return 0
 
 
-@reconstruct.default
-def reconstruct_command(
-    source: Annotated[Path, Parameter(help="Folder of a dataset, or EDM4hep ROOT file.")],
+def reconstruct(
+    source: Annotated[Path, about("Folder of a dataset, or EDM4hep ROOT file.")],
     /,
     *,
     out: Annotated[Path, Parameter(name=("--out", "-o"), help="File to write: .parquet or .root (EDM4hep).")],
-    model: Annotated[
-        ModelName | None, Parameter(help="Model file (also .onnx), folder of a run, or `shipped`.")
-    ] = None,
-    engine: Annotated[
-        Literal["torch", "onnx"] | None, Parameter(help="What computes; as the file is, unless given.")
-    ] = None,
-    device: Annotated[str, Parameter(help="Name of a torch device; auto is the accelerator found, else cpu.")] = "auto",
-    threads: Annotated[Count, Parameter(help="Events that onnx computes at a time, or threads of torch.")] = 1,
-    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
-    events: Annotated[Count | None, Parameter(help="Only so many events.")] = None,
+    model: Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or `shipped`.")] = None,
+    engine: Annotated[Literal["torch", "onnx"] | None, about("What computes; as the file is, unless given.")] = None,
+    device: TorchDevice = "auto",
+    threads: Annotated[Count, about("Events that onnx computes at a time, or threads of torch.")] = 1,
+    split: Split | None = None,
+    events: Annotated[Count | None, about("Only so many events.")] = None,
     profile: ProfileName | None = None,
-    overwrite: Annotated[bool, Switch, Parameter(help="Replace an existing file.")] = False,
-    on: Annotated[Literal["here", "spark", "ray"], Parameter(help="Who computes: this process, or workers.")] = "here",
-    master: Annotated[
-        str | None, Parameter(help="Spark master, e.g. spark://HOST:7077; this machine unless given.")
-    ] = None,
-    address: Annotated[str | None, Parameter(help="Ray cluster: auto or HOST:PORT; this machine unless given.")] = None,
-    workers: Annotated[Count | None, Parameter(help="Workers on Spark or Ray; all there are unless given.")] = None,
+    overwrite: Annotated[Flag, about("Replace an existing file.")] = False,
+    on: Annotated[Literal["here", "spark", "ray"], about("Who computes: this process, or workers.")] = "here",
+    master: Annotated[str | None, about("Spark master, e.g. spark://HOST:7077; this machine unless given.")] = None,
+    address: Annotated[str | None, about("Ray cluster: auto or HOST:PORT; this machine unless given.")] = None,
+    workers: Annotated[Count | None, about("Workers on Spark or Ray; all there are unless given.")] = None,
     uncertainty: Annotated[
-        Path | None, Parameter(help="File of `ringflow uncertainty`; the one beside the model unless given.")
+        Path | None, about("File of `ringflow uncertainty`; the one beside the model unless given.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -151,44 +150,33 @@ def reconstruct_command(
         finish(out, "ringflow", "display", source, "--candidates", out, *named)
 
 
-@serve.default
-def serve_command(
+def serve(
     *,
-    model: Annotated[
-        ModelName | None, Parameter(help="Model file (also .onnx), folder of a run, or `shipped`.")
-    ] = None,
+    model: Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or `shipped`.")] = None,
     engine: Annotated[
-        Literal["torch", "onnx"] | None, Parameter(help="What computes; onnx if it is installed, unless given.")
+        Literal["torch", "onnx"] | None, about("What computes; onnx if it is installed, unless given.")
     ] = None,
-    device: Annotated[str, Parameter(help="Name of a torch device; auto is the accelerator found, else cpu.")] = "auto",
-    threads: Annotated[Count, Parameter(help="Batches that onnx computes at a time, or threads of torch.")] = 1,
-    host: Annotated[str, Parameter(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535), help="Port; 0 is any that is free.")] = 8000,
-    name: Annotated[str, Parameter(help="Name of the model in requests.")] = "ringflow",
+    device: TorchDevice = "auto",
+    threads: Annotated[Count, about("Batches that onnx computes at a time, or threads of torch.")] = 1,
+    host: Annotated[str, about("Address to listen on.")] = "127.0.0.1",
+    port: Port = 8000,
+    name: Annotated[str, about("Name of the model in requests.")] = "ringflow",
     max_batch_elements: Annotated[
-        Count | None, Parameter(help="Elements computed together; 512 with onnx, 8192 with torch unless given.")
+        Count | None, about("Elements computed together; 512 with onnx, 8192 with torch unless given.")
     ] = None,
-    max_delay_ms: Annotated[
-        NotNegative, Parameter(help="How long a request waits for others to be computed with.")
-    ] = 0,
-    queue: Annotated[Count, Parameter(help="Requests that may wait; more are told to come again (503).")] = 256,
-    max_request_mb: Annotated[Positive, Parameter(help="Largest body of a request.")] = 16,
-    max_event_elements: Annotated[Count, Parameter(help="Largest event.")] = 20_000,
-    timeout_s: Annotated[
-        Positive, Parameter(help="Time for a request to arrive, and for its answer to be there.")
-    ] = 30,
+    max_delay_ms: Annotated[NotNegative, about("How long a request waits for others to be computed with.")] = 0,
+    queue: Annotated[Count, about("Requests that may wait; more are told to come again (503).")] = 256,
+    max_request_mb: Annotated[Positive, about("Largest body of a request.")] = 16,
+    max_event_elements: Annotated[Count, about("Largest event.")] = 20_000,
+    timeout_s: Annotated[Positive, about("Time for a request to arrive, and for its answer to be there.")] = 30,
     as_json: Json = False,
 ) -> None:
     """Serve a network over HTTP with the Open Inference Protocol (KServe v2), as Triton clients speak it."""
-    import sys
-    from json import dumps
-
     from ringflow.recipes import serve as recipe
 
     def ready(where: dict[str, Any]) -> None:
-        if as_json:  # one line, which a program can read while the server runs
-            sys.stdout.write(dumps(where) + "\n")
-            sys.stdout.flush()
+        if as_json:
+            print_line(where)
         say(f"serving {where['model']} ({where['engine']}) at {where['url']}; Ctrl-C answers who waits, and stops")
         finish(None, f"curl {where['url']}/v2/models/{where['model']}")
 
@@ -210,22 +198,14 @@ def serve_command(
     )
 
 
-evaluate = App(name="evaluate")
-
-
-@evaluate.default
-def evaluate_command(
+def evaluate(
     *datasets: DatasetFolder,
-    candidates: Annotated[
-        tuple[Path, ...], Several, Parameter(help="Candidate files of further reconstructions.")
-    ] = (),
-    model: Annotated[
-        Path | None, Parameter(help="Model file or folder of a run; the shipped one unless given.")
-    ] = None,
-    out: Annotated[Path | None, Parameter(help="Folder for the report, the figures and the histograms.")] = None,
-    reconstructions: Annotated[tuple[str, ...], Several, Parameter(help="Those to evaluate; all unless given.")] = (),
-    split: Annotated[Literal["train", "valid", "test"] | None, Parameter(help="Only the events of one split.")] = None,
-    events: Annotated[Count | None, Parameter(help="Only so many events of each dataset.")] = None,
+    candidates: Annotated[Paths, about("Candidate files of further reconstructions.")] = (),
+    model: Annotated[Path | None, about("Model file or folder of a run; the shipped one unless given.")] = None,
+    out: Annotated[Path | None, about("Folder for the report, the figures and the histograms.")] = None,
+    reconstructions: Annotated[Texts, about("Those to evaluate; all unless given.")] = (),
+    split: Split | None = None,
+    events: Annotated[Count | None, about("Only so many events of each dataset.")] = None,
     workers: Workers = 1,
     as_json: Json = False,
 ) -> None:

@@ -10,13 +10,8 @@ from cyclopts import Parameter
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.options import (
-    Json,
-    SettingsFile,
-    Start,
-    Switch,
-)
-from ringflow.base.output import finish, print_json, show_rows, show_summary
+from ringflow.base.options import Flag, Json, SettingsFile, Start, about
+from ringflow.base.output import finish, print_json, show_or_print, show_rows, show_summary
 
 if TYPE_CHECKING:
     from ringflow.base.config import Settings
@@ -28,11 +23,11 @@ _DEMO_EVENTS = 5
 
 def demo(
     *,
-    out: Annotated[Path, Parameter(help="Folder for what the demo makes.")] = Path("demo"),
+    out: Annotated[Path, about("Folder for what the demo makes.")] = Path("demo"),
     training: Annotated[
-        bool, Switch, Parameter(name="--train", help="Also train a small network and compare it; ten minutes at most.")
+        Flag, Parameter(name="--train", help="Also train a small network and compare it; ten minutes at most.")
     ] = False,
-    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier demo.")] = False,
+    overwrite: Annotated[Flag, about("Replace an earlier demo.")] = False,
     as_json: Json = False,
 ) -> int:
     """Simulate events, check them, reconstruct them by rules and by network; write a report and a page of the events."""
@@ -61,10 +56,7 @@ def doctor(*, as_json: Json = False) -> int:
     from ringflow.recipes import doctor as recipe
 
     findings = [finding._asdict() for finding in recipe.examine()]
-    if as_json:
-        print_json(findings)
-    else:
-        recipe.show(findings)
+    show_or_print(findings, recipe.show, as_json=as_json)
     failed = any(finding["verdict"] == recipe.FAIL for finding in findings)
     finish(None, "repair what says FAIL, then ringflow doctor" if failed else "ringflow demo")
     return int(failed)
@@ -72,10 +64,9 @@ def doctor(*, as_json: Json = False) -> int:
 
 def config(
     *words: Annotated[
-        str,
-        Parameter(help="Command, then preset or settings file to start from, then settings as section.field=value."),
+        str, about("Command, then preset or settings file to start from, then settings as section.field=value.")
     ],
-    training: Annotated[bool, Switch, Parameter(name="--train", help="The same as the command `train`.")] = False,
+    training: Annotated[Flag, Parameter(name="--train", help="The same as the command `train`.")] = False,
     start: Start | None = None,
     out: SettingsFile | None = None,
     as_json: Json = False,
@@ -140,6 +131,7 @@ _SETTINGS = {
 
 
 def settings_class(command: str) -> type[Settings]:
+    """The settings of a command."""
     from importlib import import_module
 
     module, name = _SETTINGS[command]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import Annotated
 
 from ringflow.base.errors import UsageError
 from ringflow.base.options import (
@@ -14,56 +11,44 @@ from ringflow.base.options import (
     DatasetFolder,
     Detector,
     Device,
+    Flag,
     Json,
     Measured,
     Overrides,
     ProfileName,
     Seed,
     Start,
-    Switch,
     Workers,
+    about,
+    without_start,
 )
 from ringflow.base.output import finish, show_rows, show_summary
 
-if TYPE_CHECKING:
-    from ringflow.sim.settings import SimulateSettings
-
 
 def simulate(
-    sample: str | None = None,
+    sample: Annotated[str | None, about("Name of a sample; `ringflow config` lists them.")] = None,
     /,
     *overrides: Overrides,
-    out: Annotated[Path, Parameter(help="Folder of the dataset.")],
-    hepmc: Path | None = None,
-    events: Count | None = None,
+    out: Annotated[Path, about("Folder of the dataset.")],
+    hepmc: Annotated[Path | None, about("HepMC3 file to read events from instead (plain, .gz or .zst).")] = None,
+    events: Annotated[Count | None, about("Number of events; all of a file and 1000 of a sample unless given.")] = None,
     detector: Detector | None = None,
     workers: Workers | None = None,
     seed: Seed | None = None,
     device: Device | None = None,
-    no_hits: Annotated[bool, Switch] = False,
+    no_hits: Annotated[Flag, about("Leave the calorimeter hits out of the dataset.")] = False,
     start: Start | None = None,
-    overwrite: Annotated[bool, Switch] = False,
+    overwrite: Annotated[Flag, about("Replace an existing dataset.")] = False,
     as_json: Json = False,
 ) -> None:
     """Simulate a sample, or the events of a HepMC3 file, into a dataset.
 
     An interrupted production goes on where it stopped when the same command is given again.
-
-    Parameters
-    ----------
-    sample
-        Name of a sample; `ringflow config` lists them.
-    hepmc
-        HepMC3 file to read events from instead (plain, .gz or .zst).
-    events
-        Number of events; all of a file and 1000 of a sample unless given.
-    no_hits
-        Leave the calorimeter hits out of the dataset.
-    overwrite
-        Replace an existing dataset.
     """
-    if sample is not None and "=" in sample:  # with --hepmc there is no sample, and an override comes first
-        overrides, sample = (sample, *overrides), None
+    sample, overrides = without_start(sample, overrides)
+    from ringflow.base.config import override
+    from ringflow.sim.settings import SimulateSettings
+
     flags = {
         "generator.sample": sample,
         "generator.hepmc": hepmc,
@@ -74,7 +59,8 @@ def simulate(
         "production.keep_hits": False if no_hits else None,
         "detector": detector,
     }
-    settings = _simulate_settings(start, flags, overrides)
+    given = [override(field, value) for field, value in flags.items() if value is not None]
+    settings = SimulateSettings.resolve(start, [*given, *overrides])
     if (settings.generator.sample is None) == (settings.generator.hepmc is None):
         raise UsageError("give either a SAMPLE or --hepmc FILE; `ringflow config` lists the samples")
 
@@ -85,24 +71,17 @@ def simulate(
 
 
 def convert(
-    *files: Annotated[Path, Parameter(help="EDM4hep ROOT files of one detector.")],
-    out: Path,
+    *files: Annotated[Path, about("EDM4hep ROOT files of one detector.")],
+    out: Annotated[Path, about("Folder of the dataset.")],
     profile: ProfileName | None = None,
-    sample: Annotated[str | None, Parameter(help="Name for the sample; that of the first file unless given.")] = None,
-    events: Annotated[Count | None, Parameter(help="Only so many events.")] = None,
-    overwrite: Annotated[bool, Switch] = False,
+    sample: Annotated[str | None, about("Name for the sample; that of the first file unless given.")] = None,
+    events: Annotated[Count | None, about("Only so many events.")] = None,
+    overwrite: Annotated[Flag, about("Replace an existing dataset.")] = False,
     as_json: Json = False,
 ) -> None:
     """Convert EDM4hep files into a dataset, with the truth and the reconstructed particles they have.
 
     An interrupted conversion goes on where it stopped when the same command is given again.
-
-    Parameters
-    ----------
-    out
-        Folder of the dataset.
-    overwrite
-        Replace an existing dataset.
     """
     from ringflow.data.edm4hep.read import convert_edm4hep
     from ringflow.infer.inputs import require_file
@@ -148,8 +127,8 @@ def calibrate(
     events: Measured = 2000,
     workers: Workers = 1,
     seed: Seed = 1,
-    baseline: Annotated[bool, Switch, Parameter(help="Derive the constants of the rules instead.")] = False,
-    out: Annotated[Path | None, Parameter(help="Write the constants of the rules into this TOML file.")] = None,
+    baseline: Annotated[Flag, about("Derive the constants of the rules instead.")] = False,
+    out: Annotated[Path | None, about("Write the constants of the rules into this TOML file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the calibration constants of a detector with particle guns."""
@@ -173,11 +152,3 @@ def check(dataset: DatasetFolder, /, *, as_json: Json = False) -> int:
     code = show_rows(f"Dataset {dataset}", gates.check(dataset), as_json=as_json)
     finish(None, after_check(dataset, passed=code == 0))
     return code
-
-
-def _simulate_settings(start: Path | None, flags: Mapping[str, object], overrides: Sequence[str]) -> SimulateSettings:
-    from ringflow.base.config import override
-    from ringflow.sim.settings import SimulateSettings
-
-    given = [override(field, value) for field, value in flags.items() if value is not None]
-    return SimulateSettings.resolve(start, [*given, *overrides])

@@ -1,46 +1,47 @@
-"""The commands that train: train, prune. Every command imports its work late."""
+"""The commands that train: train, prune, perceptron. Every command imports its work late."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from ringflow.base.options import Count, DatasetFolder, Json, Overrides, Several, Switch
-from ringflow.base.output import finish, print_json
+from ringflow.base.options import (
+    Count,
+    Counts,
+    DatasetFolder,
+    Flag,
+    Json,
+    ModelName,
+    Natural,
+    Overrides,
+    about,
+    without_start,
+)
+from ringflow.base.output import finish, show_or_print
 
 if TYPE_CHECKING:
     from ringflow.train.settings import TrainSettings
 
-train = App(name="train")
-prune = App(name="prune")
 
-
-@train.default
-def train_command(
-    preset: str | None = None,
+def train(
+    preset: Annotated[
+        str | None, about("Name of a preset or settings file to start from; `ringflow config` lists the presets.")
+    ] = None,
     /,
     *overrides: Overrides,
-    out: Annotated[Path, Parameter(help="Folder of the run.")],
-    overwrite: Annotated[bool, Switch] = False,
+    out: Annotated[Path, about("Folder of the run.")],
+    overwrite: Annotated[Flag, about("Replace an earlier run.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a network, from datasets or from the simulation running beside it.
 
     An interrupted training goes on where it stopped when the same command is given again; `ringflow train --out RUN` suffices.
     With `profile=true` it measures what the time of every step goes into, and writes a report of it.
-
-    Parameters
-    ----------
-    preset
-        Name of a preset or settings file to start from; `ringflow config` lists the presets.
-    overwrite
-        Replace an earlier run.
     """
-    if preset is not None and "=" in preset:  # no preset: an override comes first
-        overrides, preset = (preset, *overrides), None
+    preset, overrides = without_start(preset, overrides)
     settings = _train_settings(preset, overrides, None if overwrite else out)
 
     from ringflow.train import run as recipe
@@ -50,19 +51,18 @@ def train_command(
     finish(Path(result["model"]), *_judging(settings, result["model"]))
 
 
-@prune.default
-def prune_command(
-    model: Annotated[Path, Parameter(help="Model file, folder of a run, or `shipped`.")],
+def prune(
+    model: ModelName,
     /,
     *overrides: Overrides,
-    out: Annotated[Path, Parameter(help="Folder of the run.")],
+    out: Annotated[Path, about("Folder of the run.")],
     share: Annotated[
         float, Parameter(validator=Number(gte=0, lt=1), help="Channels to leave out of every layer.")
     ] = 0.5,
-    heads: Annotated[int, Parameter(validator=Number(gte=0), help="Heads to leave out of every layer.")] = 0,
-    check: Annotated[Path | None, Parameter(help="Dataset to show on what is given up and gained.")] = None,
-    events: Annotated[Count, Parameter(help="Show it on so many events.")] = 500,
-    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier run.")] = False,
+    heads: Annotated[Natural, about("Heads to leave out of every layer.")] = 0,
+    check: Annotated[Path | None, about("Dataset to show on what is given up and gained.")] = None,
+    events: Annotated[Count, about("Show it on so many events.")] = 500,
+    overwrite: Annotated[Flag, about("Replace an earlier run.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a network smaller: leave out what matters least, and train what remains a little more.
@@ -85,10 +85,7 @@ def prune_command(
     result = recipe.prune_and_tune(
         model, out, settings, share=share, heads=heads, check=check, events=events, overwrite=overwrite
     )
-    if as_json:
-        print_json(result)
-    else:
-        show_cost("What pruning gives and takes", result["cost"])
+    show_or_print(result, lambda made: show_cost("What pruning gives and takes", made["cost"]), as_json=as_json)
     finish(Path(result["model"]), *_judging(settings, result["model"]))
 
 
@@ -112,22 +109,18 @@ def _train_settings(preset: str | None, overrides: tuple[str, ...], run: Path | 
     return TrainSettings.resolve(preset, overrides)
 
 
-perceptron = App(name="perceptron")
-
-
-@perceptron.default
-def perceptron_command(
+def perceptron(
     dataset: DatasetFolder,
     /,
     *,
-    out: Annotated[Path, Parameter(help="Folder for the candidates, the model and the figures.")],
-    hidden: Annotated[tuple[Count, ...], Several, Parameter(help="Nodes of the hidden layers.")] = (64,),
-    iterations: Annotated[Count, Parameter(help="Steps of L-BFGS, at most.")] = 100,
-    events: Annotated[Count | None, Parameter(help="Only so many events of each split.")] = None,
-    seed: Annotated[int, Parameter(validator=Number(gte=0), help="Of the weights at the start.")] = 1,
-    master: Annotated[str | None, Parameter(help="Spark master; this machine unless given.")] = None,
-    workers: Annotated[Count | None, Parameter(help="Cores to use; all there are unless given.")] = None,
-    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier one.")] = False,
+    out: Annotated[Path, about("Folder for the candidates, the model and the figures.")],
+    hidden: Annotated[Counts, about("Nodes of the hidden layers.")] = (64,),
+    iterations: Annotated[Count, about("Steps of L-BFGS, at most.")] = 100,
+    events: Annotated[Count | None, about("Only so many events of each split.")] = None,
+    seed: Annotated[Natural, about("Of the weights at the start.")] = 1,
+    master: Annotated[str | None, about("Spark master; this machine unless given.")] = None,
+    workers: Annotated[Count | None, about("Cores to use; all there are unless given.")] = None,
+    overwrite: Annotated[Flag, about("Replace an earlier one.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train Spark ML's multilayer perceptron on single elements, and evaluate it beside the rules.
@@ -148,8 +141,5 @@ def perceptron_command(
         workers=workers,
         overwrite=overwrite,
     )
-    if as_json:
-        print_json(result)
-    else:
-        show(result)
+    show_or_print(result, show, as_json=as_json)
     finish(Path(result["candidates"]), f"ringflow evaluate {dataset} --candidates {result['candidates']} --split test")

@@ -10,31 +10,151 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from ringflow.base.log import say, table
-from ringflow.base.options import Count, Json, Overrides, Several, Switch
-from ringflow.base.output import finish, print_json, show_summary
+from ringflow.base.options import (
+    Count,
+    Counts,
+    Flag,
+    Json,
+    Natural,
+    NotNegative,
+    Overrides,
+    Paths,
+    Positive,
+    about,
+    without_start,
+)
+from ringflow.base.output import finish, print_json, show_or_print, show_summary
 from ringflow.tune.options import Place, Plan
 
 if TYPE_CHECKING:
     from ringflow.tune.space import Space
 
-NotNegative = Parameter(validator=Number(gte=0))
-Study = Annotated[Path | None, Parameter(help="Folder of a study; trainings that come with ringflow unless given.")]
-Devices = Annotated[tuple[Count, ...], Several, Parameter(help="Numbers of devices; 64, 256 and 1,024 unless given.")]
+tune = App(name="tune")
+
+StudyPath = Annotated[Path, about("Folder of a study.")]
+_LOCAL, _PLAN = Place(), Plan()
+
+
+@tune.default
+def tune_command(
+    preset: Annotated[
+        str | None, about("Preset or settings file to start from; `ringflow config` lists the presets.")
+    ] = None,
+    /,
+    *overrides: Overrides,
+    space: Annotated[
+        str, about("Settings to vary: `training` or `network`, which are shipped, or a TOML file.")
+    ] = "training",
+    out: Annotated[Path | None, about("Folder of the study; studies/PRESET unless given.")] = None,
+    plan: Plan = _PLAN,
+    place: Place = _LOCAL,
+    warm_start: Annotated[Paths, about("Earlier studies to learn from.")] = (),
+    overwrite: Annotated[Flag, about("Replace an earlier study.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for better settings of a training: many trials, of which the bad ones end early.
+
+    An interrupted study goes on when the same command is given again, or with `ringflow tune resume STUDY`.
+
+    ringflow tune clic_tiny data=data/ttbar --trials 24
+    """
+    preset, overrides = without_start(preset, overrides)
+    from ringflow.train.settings import TrainSettings
+    from ringflow.tune.create import create
+    from ringflow.tune.space_file import space_path
+
+    training = TrainSettings.resolve(preset, overrides)
+    folder = out or Path("studies") / Path(preset or "study").stem
+    settings = plan.settings(training, place)
+    made = create(training, settings, space_path(space), folder, warm_start=warm_start, overwrite=overwrite)
+    _run(made.path, place, as_json=as_json, allow_changes=False)
+
+
+@tune.command
+def resume(
+    study: StudyPath,
+    /,
+    *,
+    place: Place = _LOCAL,
+    allow_changes: Annotated[Flag, about("Go on although the data or the version of ringflow are others.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Go on with a study that was interrupted."""
+    _run(study, place, as_json=as_json, allow_changes=allow_changes)
+
+
+@tune.command
+def report(
+    study: StudyPath,
+    /,
+    *,
+    out: Annotated[Path | None, about("Folder for the page; STUDY/report unless given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page about a study: history, importances, rungs, cost and all trials. It may still be running."""
+    from ringflow.tune.report.page import write_report
+
+    page = write_report(study, out)
+    if as_json:
+        print_json({"page": str(page)})
+    finish(page, f"ringflow tune best {study} > best.toml")
+
+
+@tune.command
+def best(
+    study: StudyPath,
+    /,
+    *,
+    objective: Annotated[str | None, about("Best in which of several objectives; the first unless given.")] = None,
+    trial: Annotated[Natural | None, about("Another trial than the best one.")] = None,
+    front: Annotated[Flag, about("Show the trials that no other one is better than in all.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the settings of the best trial, as a settings file: `ringflow tune best STUDY > best.toml`."""
+    import tomllib
+
+    from ringflow.tune.best import best_settings, front_rows
+
+    if front:
+        rows = front_rows(study)
+        if as_json:
+            print_json(rows)
+        else:
+            cells = [[f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+            table(f"Front of {study}", list(rows[0]), cells)
+        return
+    text = best_settings(study, objective, trial)
+    if as_json:
+        print_json(tomllib.loads(text))
+    else:
+        sys.stdout.write(text)
+    shown = as_json or sys.stdout.isatty()
+    say(f"next: {f'ringflow tune best {study} > best.toml' if shown else 'ringflow train best.toml --out runs/tuned'}")
+
+
+def _run(study: Path, place: Place, *, as_json: bool, allow_changes: bool) -> None:
+    from ringflow.tune.folder import StudyFolder
+    from ringflow.tune.run import run
+
+    result = run(StudyFolder(study), place, allow_changes=allow_changes)
+    show_summary("Study", result, as_json=as_json)
+    finish(study, f"ringflow tune report {study}")
+
+
+Study = Annotated[Path | None, about("Folder of a study; trainings that come with ringflow unless given.")]
+Devices = Annotated[Counts, about("Numbers of devices; 64, 256 and 1,024 unless given.")]
 Schedulers = Annotated[
     str | None,
-    Parameter(
-        help="With commas: none, halving, hyperband, asha, asha-promote, rasda, rasda-idle; the study's own, asha, rasda, "
+    about(
+        "With commas: none, halving, hyperband, asha, asha-promote, rasda, rasda-idle; the study's own, asha, rasda, "
         "rasda-idle, hyperband and none unless given."
     ),
 ]
-Trials = Annotated[Count | None, Parameter(help="Trials; on every cluster as many as can begin at once unless given.")]
+Trials = Annotated[Count | None, about("Trials; on every cluster as many as can begin at once unless given.")]
 Hours = Annotated[
-    float | None,
-    Parameter(
-        validator=Number(gt=0), help="Of a whole trial on one device; as long as in the study, or 2, unless given."
-    ),
+    Positive | None, about("Of a whole trial on one device; as long as in the study, or 2, unless given.")
 ]
-Hardware = Annotated[str, Parameter(help="Cluster as in `ringflow scaling-model`, or a TOML file.")]
+Hardware = Annotated[str, about("Cluster as in `ringflow scaling-model`, or a TOML file.")]
 Penalty = Annotated[
     float,
     Parameter(
@@ -42,21 +162,18 @@ Penalty = Annotated[
         help="0: an event teaches as much in a larger batch. 1: only the number of steps counts.",
     ),
 ]
-Lengthen = Annotated[
-    bool, Switch, Parameter(help="Show trials on more devices as many more events as --penalty costs them.")
-]
-Reload = Annotated[float, NotNegative, Parameter(help="To load a network again, beside the start.")]
+Lengthen = Annotated[Flag, about("Show trials on more devices as many more events as --penalty costs them.")]
+Reload = Annotated[NotNegative, about("To load a network again, beside the start.")]
 Growth = Annotated[
-    Literal["wait", "take"], Parameter(help="Trials that are to grow wait for all devices, or take what is free.")
+    Literal["wait", "take"], about("Trials that are to grow wait for all devices, or take what is free.")
 ]
-Turn = Annotated[
-    int, NotNegative, Parameter(help="All trials begin together and take turns of so many events; 0: they do not.")
-]
+Turn = Annotated[Natural, about("All trials begin together and take turns of so many events; 0: they do not.")]
 Orders = Annotated[
-    Count | None, Parameter(help="Random orders of the trials over which is averaged; 5, or fewer of many trials.")
+    Count | None, about("Random orders of the trials over which is averaged; 5, or fewer of many trials.")
 ]
 
 
+@tune.command(name="replay")
 def replay_command(
     study: Study = None,
     /,
@@ -67,7 +184,7 @@ def replay_command(
     hours: Hours = None,
     hardware: Hardware = "h200",
     initial_workers: Annotated[
-        Count | None, Parameter(help="Devices of a trial, at first; as in the study, or 1, unless given.")
+        Count | None, about("Devices of a trial, at first; as in the study, or 1, unless given.")
     ] = None,
     penalty: Penalty = 0.0,
     lengthen: Lengthen = False,
@@ -75,8 +192,8 @@ def replay_command(
     growth: Growth = "wait",
     turn: Turn = 0,
     orders: Orders = None,
-    seed: Annotated[int, NotNegative, Parameter(help="Of these orders.")] = 0,
-    out: Annotated[Path | None, Parameter(help="Folder for a page with figures.")] = None,
+    seed: Annotated[Natural, about("Of these orders.")] = 0,
+    out: Annotated[Path | None, about("Folder for a page with figures.")] = None,
     as_json: Json = False,
 ) -> None:
     """Replay a study on simulated clusters, with several schedulers: time, device-hours and best value.
@@ -105,35 +222,31 @@ def replay_command(
         orders=orders,
         out=out,
     )
-    if as_json:
-        print_json(result)
-    else:
-        show(result)
+    show_or_print(result, show, as_json=as_json)
     page = None if out is None else Path(result["page"])
     again = " ".join(["ringflow tune replay", *([str(study)] if study else []), "--out replay"])
     finish(page, again if page is None else "ringflow tune --help")
 
 
-Preset = Annotated[str, Parameter(help="Name of a preset or settings file that the points vary.")]
-SpaceName = Annotated[str, Parameter(help="What is varied, see `ringflow tune`; else the opt_space of the input.")]
+Preset = Annotated[str, about("Name of a preset or settings file that the points vary.")]
+SpaceName = Annotated[str, about("What is varied, see `ringflow tune`; else the opt_space of the input.")]
 
 
+@tune.command
 def panda_steer(
     preset: Preset | None = None,
     /,
     *overrides: Overrides,
-    max_points: Annotated[Count, Parameter(help="Points in all: %MAX_POINTS of phpo.")],
-    num_points: Annotated[Count, Parameter(help="New points at most: %NUM_POINTS of phpo.")],
-    in_file: Annotated[Path, Parameter(help="Points so far and their losses: %IN of phpo.")],
-    out_file: Annotated[Path, Parameter(help="File for the new points: %OUT of phpo.")],
+    max_points: Annotated[Count, about("Points in all: %MAX_POINTS of phpo.")],
+    num_points: Annotated[Count, about("New points at most: %NUM_POINTS of phpo.")],
+    in_file: Annotated[Path, about("Points so far and their losses: %IN of phpo.")],
+    out_file: Annotated[Path, about("File for the new points: %OUT of phpo.")],
     space: SpaceName | None = None,
     search: Annotated[
-        Literal["grid", "random", "evolution", "tpe", "gp", "forest"], Parameter(help="How points are chosen.")
+        Literal["grid", "random", "evolution", "tpe", "gp", "forest"], about("How points are chosen.")
     ] = "tpe",
-    seed: Annotated[
-        int, Parameter(validator=Number(gte=0), help="The same seed and the same input give the same points.")
-    ] = 1,
-    given_up: Annotated[float, Parameter(help="Losses from here on stand for points that PanDA gave up.")] = 1e5,
+    seed: Annotated[Natural, about("The same seed and the same input give the same points.")] = 1,
+    given_up: Annotated[float, about("Losses from here on stand for points that PanDA gave up.")] = 1e5,
     as_json: Json = False,
 ) -> None:
     """Choose new points for a search that PanDA and iDDS run: the steering of `phpo`.
@@ -144,8 +257,7 @@ def panda_steer(
     from ringflow.train.settings import TrainSettings
     from ringflow.tune.panda import read_asked, space_of, steer, write_points
 
-    if preset is not None and "=" in preset:  # no preset: an override comes first
-        overrides, preset = (preset, *overrides), None
+    preset, overrides = without_start(preset, overrides)
     settings = TrainSettings.resolve(preset, overrides)
     asked = read_asked(in_file)
     given = None if space is None else _read_space(space)
@@ -167,21 +279,20 @@ def panda_steer(
     finish(out_file, "ringflow tune panda-evaluate --help")
 
 
+@tune.command
 def panda_evaluate(
     preset: Preset | None = None,
     /,
     *overrides: Overrides,
-    in_file: Annotated[Path, Parameter(help="One point: settings and values.")] = Path("input.json"),
-    out_file: Annotated[Path, Parameter(help="File for status, loss and message.")] = Path("output.json"),
+    in_file: Annotated[Path, about("One point: settings and values.")] = Path("input.json"),
+    out_file: Annotated[Path, about("File for status, loss and message.")] = Path("output.json"),
     datasets_file: Annotated[
-        Path, Parameter(help="List of the training files that PanDA brought; not read if data= is given.")
+        Path, about("List of the training files that PanDA brought; not read if data= is given.")
     ] = Path("input_ds.json"),
-    objective: Annotated[
-        str, Parameter(help="What is made small: loss, jets, or another figure of a validation.")
-    ] = "loss",
-    out: Annotated[Path, Parameter(help="Folder of the run; name it in checkPointToSave of phpo.")] = Path("run"),
+    objective: Annotated[str, about("What is made small: loss, jets, or another figure of a validation.")] = "loss",
+    out: Annotated[Path, about("Folder of the run; name it in checkPointToSave of phpo.")] = Path("run"),
     metrics: Annotated[
-        Path | None, Parameter(help="Archive for the history of the training: evaluationMetrics of phpo.")
+        Path | None, about("Archive for the history of the training: evaluationMetrics of phpo.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -192,8 +303,7 @@ def panda_evaluate(
     """
     from ringflow.tune.panda import evaluated, stay_in, train_point
 
-    if preset is not None and "=" in preset:
-        overrides, preset = (preset, *overrides), None
+    preset, overrides = without_start(preset, overrides)
     files = {"in_file": in_file, "datasets_file": datasets_file, "run": out}
 
     def loss() -> float:
@@ -207,11 +317,12 @@ def panda_evaluate(
     finish(out_file, "ringflow tune panda-steer --help")
 
 
+@tune.command
 def panda_space(
-    space: Annotated[str, Parameter(help="What is varied, as `ringflow tune` reads it.")],
+    space: Annotated[str, about("What is varied, as `ringflow tune` reads it.")],
     /,
     *,
-    out: Annotated[Path, Parameter(help="JSON file: searchSpaceFile of phpo.")],
+    out: Annotated[Path, about("JSON file: searchSpaceFile of phpo.")],
     as_json: Json = False,
 ) -> None:
     """Write a space for PanDA's `phpo`, checked against the settings of a training."""
@@ -233,141 +344,15 @@ def _read_space(space: str) -> Space:
     return read_space(space_path(space))
 
 
+@tune.command(show=False)
 def work(
-    study: Annotated[Path, Parameter(help="Folder of a study.")],
+    study: StudyPath,
     /,
     *,
-    workers: Annotated[Count, Parameter(help="Processes of the trials that it takes.")] = 1,
-    idle: Annotated[Count, Parameter(help="Seconds without a trial after which it ends.")] = 60,
+    workers: Annotated[Count, about("Processes of the trials that it takes.")] = 1,
+    idle: Annotated[Count, about("Seconds without a trial after which it ends.")] = 60,
 ) -> None:
     """Train trials of a study in this job of Slurm, one after the other."""
     from ringflow.tune.executors import slurm_pilot
 
     slurm_pilot.work(study, workers, idle)
-
-
-tune = App(name="tune")
-
-StudyPath = Annotated[Path, Parameter(help="Folder of a study.")]
-_LOCAL, _PLAN = Place(), Plan()
-
-
-@tune.default
-def tune_command(
-    preset: Annotated[
-        str | None, Parameter(help="Preset or settings file to start from; `ringflow config` lists the presets.")
-    ] = None,
-    /,
-    *overrides: Overrides,
-    space: Annotated[
-        str, Parameter(help="Settings to vary: `training` or `network`, which are shipped, or a TOML file.")
-    ] = "training",
-    out: Annotated[Path | None, Parameter(help="Folder of the study; studies/PRESET unless given.")] = None,
-    plan: Plan = _PLAN,
-    place: Place = _LOCAL,
-    warm_start: Annotated[tuple[Path, ...], Several, Parameter(help="Earlier studies to learn from.")] = (),
-    overwrite: Annotated[bool, Switch, Parameter(help="Replace an earlier study.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Search for better settings of a training: many trials, of which the bad ones end early.
-
-    An interrupted study goes on when the same command is given again, or with `ringflow tune resume STUDY`.
-
-    ringflow tune clic_tiny data=data/ttbar --trials 24
-    """
-    if preset is not None and "=" in preset:  # no preset: an override comes first
-        overrides, preset = (preset, *overrides), None
-    from ringflow.train.settings import TrainSettings
-    from ringflow.tune.create import create
-    from ringflow.tune.space_file import space_path
-
-    training = TrainSettings.resolve(preset, overrides)
-    folder = out or Path("studies") / Path(preset or "study").stem
-    settings = plan.settings(training, place)
-    made = create(training, settings, space_path(space), folder, warm_start=warm_start, overwrite=overwrite)
-    _run(made.path, place, as_json=as_json, allow_changes=False)
-
-
-@tune.command
-def resume(
-    study: StudyPath,
-    /,
-    *,
-    place: Place = _LOCAL,
-    allow_changes: Annotated[
-        bool, Switch, Parameter(help="Go on although the data or the version of ringflow are others.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Go on with a study that was interrupted."""
-    _run(study, place, as_json=as_json, allow_changes=allow_changes)
-
-
-@tune.command
-def report(
-    study: StudyPath,
-    /,
-    *,
-    out: Annotated[Path | None, Parameter(help="Folder for the page; STUDY/report unless given.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Write a page about a study: history, importances, rungs, cost and all trials. It may still be running."""
-    from ringflow.tune.report.page import write_report
-
-    page = write_report(study, out)
-    if as_json:
-        print_json({"page": str(page)})
-    finish(page, f"ringflow tune best {study} > best.toml")
-
-
-@tune.command
-def best(
-    study: StudyPath,
-    /,
-    *,
-    objective: Annotated[
-        str | None, Parameter(help="Best in which of several objectives; the first unless given.")
-    ] = None,
-    trial: Annotated[int | None, Parameter(validator=Number(gte=0), help="Another trial than the best one.")] = None,
-    front: Annotated[bool, Switch, Parameter(help="Show the trials that no other one is better than in all.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Print the settings of the best trial, as a settings file: `ringflow tune best STUDY > best.toml`."""
-    import tomllib
-
-    from ringflow.tune.best import best_settings, front_rows
-
-    if front:
-        rows = front_rows(study)
-        if as_json:
-            print_json(rows)
-        else:
-            cells = [[f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
-            table(f"Front of {study}", list(rows[0]), cells)
-        return
-    text = best_settings(study, objective, trial)
-    if as_json:
-        print_json(tomllib.loads(text))
-    else:
-        sys.stdout.write(text)
-    shown = as_json or sys.stdout.isatty()
-    say(f"next: {f'ringflow tune best {study} > best.toml' if shown else 'ringflow train best.toml --out runs/tuned'}")
-
-
-for name, work_of in (
-    ("replay", replay_command),
-    ("panda-steer", panda_steer),
-    ("panda-evaluate", panda_evaluate),
-    ("panda-space", panda_space),
-):
-    tune.command(work_of, name=name)
-tune.command(work, name="work", show=False)
-
-
-def _run(study: Path, place: Place, *, as_json: bool, allow_changes: bool) -> None:
-    from ringflow.tune.folder import StudyFolder
-    from ringflow.tune.run import run
-
-    result = run(StudyFolder(study), place, allow_changes=allow_changes)
-    show_summary("Study", result, as_json=as_json)
-    finish(study, f"ringflow tune report {study}")

@@ -37,7 +37,7 @@ from ringflow.models.file import LoadedModel
 from ringflow.models.model import CHARGES, MOMENTUM, Model, Prediction, decide, possible_classes
 
 
-class Made(NamedTuple):
+class Decided(NamedTuple):
     """What a candidate was decided to be: rows of one event, in order."""
 
     row: Tensor
@@ -47,11 +47,11 @@ class Made(NamedTuple):
     on_track: Tensor
 
 
-def made_by(prediction: Prediction, charge: Tensor, reference: Tensor, threshold: float) -> Made:
+def made_by(prediction: Prediction, charge: Tensor, reference: Tensor, threshold: float) -> Decided:
     """The candidates of an event, as the decoding makes them; `charge` and `reference` are those of its elements."""
     row = torch.nonzero(prediction.particle_N.sigmoid() >= threshold).squeeze(1)
     on_track = charge[row] != 0
-    return Made(row, *decide(of_rows(prediction, row), on_track, reference[row]), on_track)
+    return Decided(row, *decide(of_rows(prediction, row), on_track, reference[row]), on_track)
 
 
 def of_rows(prediction: Prediction, row: Tensor) -> Prediction:
@@ -59,25 +59,25 @@ def of_rows(prediction: Prediction, row: Tensor) -> Prediction:
     return Prediction(*(output[row] for output in prediction))
 
 
-def _particle(said: Prediction, made: Made) -> Tensor:
+def _particle(said: Prediction, made: Decided) -> Tensor:
     return said.particle_N
 
 
-def _class(said: Prediction, made: Made) -> Tensor:
+def _class(said: Prediction, made: Decided) -> Tensor:
     return log_odds(said.class_NC.masked_fill(~possible_classes(made.on_track), -torch.inf), made.label - 1)
 
 
-def _charge(said: Prediction, made: Made) -> Tensor:
+def _charge(said: Prediction, made: Decided) -> Tensor:
     return log_odds(said.charge_N3, made.charge - CHARGES[0])
 
 
-def _momentum(name: str) -> Callable[[Prediction, Made], Tensor]:
+def _momentum(name: str) -> Callable[[Prediction, Decided], Tensor]:
     column = MOMENTUM.index(name)
     return lambda said, made: said.momentum_N5[:, column]
 
 
 #: One number of a candidate by name.
-OUTPUTS: Mapping[str, Callable[[Prediction, Made], Tensor]] = {
+OUTPUTS: Mapping[str, Callable[[Prediction, Decided], Tensor]] = {
     "particle": _particle,
     "class": _class,
     "charge": _charge,
@@ -123,7 +123,7 @@ class EventNetwork:
         with torch.no_grad():
             self._turns = model.rotary(event.position_N2)
             self.inputs = self.inputs_of(event.features_NF)
-            self.made: Made = made_by(self.predict(self.inputs), event.charge_N, event.reference_N4, threshold)
+            self.made: Decided = made_by(self.predict(self.inputs), event.charge_N, event.reference_N4, threshold)
 
     def inputs_of(self, features: Tensor) -> Tensor:
         """Inputs of features, some of which may be missing."""
@@ -132,7 +132,7 @@ class EventNetwork:
 
     def choose(self, candidates: Tensor) -> None:
         """Go on with some of the candidates only."""
-        self.made = Made(*(part[candidates] for part in self.made))
+        self.made = Decided(*(part[candidates] for part in self.made))
 
     def predict(self, inputs: Tensor) -> Prediction:
         """What the network says of all elements."""
@@ -218,7 +218,7 @@ _CAPTUM_AT_ONCE = 1 << 25
 class Relevance:
     """What made the candidates of one event."""
 
-    made: Made
+    made: Decided
     relevance: Floats  # [candidate, element, feature], in units of the output that is explained
     output: Floats  # that output, per candidate
     at_baseline: Floats  # the same if nothing but positions and kinds were known

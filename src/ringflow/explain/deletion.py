@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ringflow.elements.batch import ElementBatch, join
 from ringflow.evaluate.bootstrap import event_weights, ratio
-from ringflow.explain.attribution import OUTPUTS, Explainer, Made, Relevance, baseline_of, class_name, of_rows
+from ringflow.explain.attribution import OUTPUTS, Decided, Explainer, Relevance, baseline_of, class_name, of_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -143,7 +143,7 @@ def _with_own(choice: str, rows: list[int], own: int, weight: Tensor) -> list[in
 
 
 @torch.inference_mode()
-def _outputs(explainer: Explainer, made: Made, tries: Sequence[_Try]) -> Floats:
+def _outputs(explainer: Explainer, made: Decided, tries: Sequence[_Try]) -> Floats:
     """The output of the candidate of every try, computed a few tries at a time."""
     found = []
     at_once = max(_ROWS_AT_ONCE // max((one.event.num_elements for one in tries), default=1), 1)
@@ -153,7 +153,7 @@ def _outputs(explainer: Explainer, made: Made, tries: Sequence[_Try]) -> Floats:
         rows = batch.offsets_B[:-1] + torch.tensor([one.row for one in part])
         whose = torch.tensor([one.candidate for one in part])
         said = of_rows(explainer.loaded.model.predict(batch), rows)
-        found.append(OUTPUTS[explainer.output](said, Made(*(column[whose] for column in made))))
+        found.append(OUTPUTS[explainer.output](said, Decided(*(column[whose] for column in made))))
     return torch.cat(found).double().numpy() if found else np.zeros(0)
 
 

@@ -286,7 +286,7 @@ PER_CLASS = 4
 
 
 @dataclass(frozen=True)
-class Request:
+class ExplainRequest:
     """What is to be explained, and how."""
 
     source: Path
@@ -308,7 +308,7 @@ class Request:
         return self.event is not None or self.with_links
 
 
-def explain(request: Request) -> dict[str, Any]:
+def explain(request: ExplainRequest) -> dict[str, Any]:
     """Averages, deletion test and what was asked for of single events, ready for JSON."""
     path = model_file(request.model)
     if path.suffix == ".onnx":
@@ -342,7 +342,7 @@ def explain(request: Request) -> dict[str, Any]:
 class _Work:
     """What comes together event by event."""
 
-    def __init__(self, explainer: Explainer, request: Request) -> None:
+    def __init__(self, explainer: Explainer, request: ExplainRequest) -> None:
         self._explainer, self._request = explainer, request
         self._averages = Averages(explainer.loaded.model.kinds)
         self._changes: list[Change] = []
@@ -396,7 +396,7 @@ class _Work:
         }
 
 
-def _needed(request: Request) -> int:
+def _needed(request: ExplainRequest) -> int:
     return request.events if request.event is None else request.event + 1
 
 

@@ -32,7 +32,7 @@ IMPORT_NAMES = {"tensorboardx": "tensorboardX"}
 REINSTALL = "make install, or pip install -c constraints.txt -e ."
 
 
-class Finding(NamedTuple):
+class Examined(NamedTuple):
     """One line of the examination."""
 
     name: str
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def examine(folder: Path | None = None) -> list[Finding]:
+def examine(folder: Path | None = None) -> list[Examined]:
     """Everything that can be found out without running anything, for work in `folder` (here unless given)."""
     folder = folder or Path.cwd()
     core, extras = requirements()
@@ -60,7 +60,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
 
 def show(findings: Sequence[Mapping[str, str]]) -> None:
     """The findings as a table for people."""
-    table("Doctor", Finding._fields, [[finding[field] for field in Finding._fields] for finding in findings])
+    table("Doctor", Examined._fields, [[finding[field] for field in Examined._fields] for finding in findings])
 
 
 def requirements() -> tuple[list[str], dict[str, list[str]]]:
@@ -78,84 +78,84 @@ def requirements() -> tuple[list[str], dict[str, list[str]]]:
     return core, extras
 
 
-def python() -> Finding:
+def python() -> Examined:
     """The interpreter."""
     found = ".".join(map(str, sys.version_info[:3]))
     old = sys.version_info[:2] < OLDEST_PYTHON
-    return Finding("python", FAIL if old else PASS, found, "install Python 3.11 or newer" if old else "")
+    return Examined("python", FAIL if old else PASS, found, "install Python 3.11 or newer" if old else "")
 
 
-def importable(package: str) -> Finding:
+def importable(package: str) -> Examined:
     """A package that must import, with its version."""
     version = package_version(package)
     if version is None:
-        return Finding(package, FAIL, "not installed", REINSTALL)
+        return Examined(package, FAIL, "not installed", REINSTALL)
     try:
         importlib.import_module(IMPORT_NAMES.get(package.lower(), package))
     except Exception as error:  # whatever a broken installation raises is the finding
-        return Finding(package, FAIL, f"{version}, does not import: {type(error).__name__}: {error}", REINSTALL)
-    return Finding(package, PASS, version)
+        return Examined(package, FAIL, f"{version}, does not import: {type(error).__name__}: {error}", REINSTALL)
+    return Examined(package, PASS, version)
 
 
-def devices() -> Finding:
+def devices() -> Examined:
     """What torch can compute on."""
     try:
         import torch
     except Exception:
-        return Finding("devices", FAIL, "torch does not import", REINSTALL)
+        return Examined("devices", FAIL, "torch does not import", REINSTALL)
     found = [f"cpu ({torch.get_num_threads()} threads)"]
     kind = torch.accelerator.current_accelerator(check_available=True)
     if kind is not None:
         name_of = getattr(torch.get_device_module(kind), "get_device_name", lambda _: kind.type)
         found += [f"{kind.type}:{i} ({name_of(i)})" for i in range(torch.accelerator.device_count())]
-    return Finding("devices", PASS, ", ".join(found))
+    return Examined("devices", PASS, ", ".join(found))
 
 
-def pythia_data() -> Finding:
+def pythia_data() -> Examined:
     """The tables Pythia 8 reads when it starts."""
     place = os.environ.get("PYTHIA8DATA")
     index = Path(place) / "Index.xml" if place else _installed_file("pythia8mc", "Index.xml")
     if index is not None and index.is_file():
-        return Finding("pythia data", PASS, str(index.parent))
+        return Examined("pythia data", PASS, str(index.parent))
     advice = "unset PYTHIA8DATA" if place else REINSTALL
-    return Finding("pythia data", FAIL, place or "not found", advice)
+    return Examined("pythia data", FAIL, place or "not found", advice)
 
 
-def cores() -> Finding:
+def cores() -> Examined:
     """Processors this process may use."""
-    return Finding("cores", PASS, str(usable_cores()))
+    return Examined("cores", PASS, str(usable_cores()))
 
 
-def memory() -> Finding:
+def memory() -> Examined:
     """Memory of the machine."""
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     small = size < SMALL_MEMORY_GB
-    return Finding("memory", WARN if small else PASS, size_in_words(1e9 * size), "use --workers 1" if small else "")
+    return Examined("memory", WARN if small else PASS, size_in_words(1e9 * size), "use --workers 1" if small else "")
 
 
-def disk(folder: Path) -> Finding:
+def disk(folder: Path) -> Examined:
     """Free space where the output would go."""
     free = shutil.disk_usage(folder).free / 1e9
     verdict = FAIL if free < NO_DISK_GB else WARN if free < SMALL_DISK_GB else PASS
-    return Finding("free disk", verdict, size_in_words(1e9 * free), "" if verdict == PASS else "free some space")
+    return Examined("free disk", verdict, size_in_words(1e9 * free), "" if verdict == PASS else "free some space")
 
 
-def writable(folder: Path) -> Finding:
+def writable(folder: Path) -> Examined:
     """Whether files can be made here."""
     try:
         with tempfile.TemporaryFile(dir=folder):
-            return Finding("writable", PASS, str(folder))
+            return Examined("writable", PASS, str(folder))
     except OSError as error:
-        return Finding("writable", FAIL, f"{folder}: {error.strerror}", "change to a folder of yours")
+        return Examined("writable", FAIL, f"{folder}: {error.strerror}", "change to a folder of yours")
 
 
-def extra(name: str, packages: Sequence[str]) -> Finding:
+def extra(name: str, packages: Sequence[str]) -> Examined:
     """An optional part: which of its packages are missing."""
     missing = [package for package in packages if package_version(package) is None]
     if not missing:
-        return Finding(f"[{name}]", PASS, ", ".join(packages))
+        return Examined(f"[{name}]", PASS, ", ".join(packages))
     advice = f"if you need it: pip install 'ringflow[{name}]'"
-    return Finding(f"[{name}]", WARN, f"without {', '.join(missing)}", advice)
+    return Examined(f"[{name}]", WARN, f"without {', '.join(missing)}", advice)
 
 
 def _installed_file(package: str, name: str) -> Path | None:

@@ -11,7 +11,7 @@ import pytest
 
 from ringflow.base.errors import UsageError
 from ringflow.bench.scaling_page import in_words, write_page
-from ringflow.cli.benchmarks import scaling_model_command
+from ringflow.cli.benchmarks import scaling_model as scaling_model_command
 from ringflow.launch.scaling import predict
 
 CHECK = {

@@ -87,7 +87,8 @@ def test_the_strongest_edges_come_first(shown: Path, written: Callable[..., Path
 
 def test_what_explain_writes_is_shown(shown: Path, network: Callable[[str], Path], tmp_path: Path) -> None:
     pytest.importorskip("captum", exc_type=ImportError)
-    from ringflow.cli.inspection import How, explain_command
+    from ringflow.cli.inspection import How
+    from ringflow.cli.inspection import explain as explain_command
 
     path, model = tmp_path / "links.json", network("cluster")
     explain_command(shown, model=model, event=2, how=How(method="input-x-gradient"), links=path, graph=True)

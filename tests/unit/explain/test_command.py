@@ -13,9 +13,10 @@ import pytest
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.cli.inspection import How, explain_command
+from ringflow.cli.inspection import How
+from ringflow.cli.inspection import explain as explain_command
 from ringflow.explain.attribution import Explainer
-from ringflow.explain.run import DISTANCES, Averages, Request, explain, some_of_every_class
+from ringflow.explain.run import DISTANCES, Averages, ExplainRequest, explain, some_of_every_class
 from ringflow.models.file import save_model
 
 
@@ -74,7 +75,7 @@ def test_one_event_is_told_in_full(
         == 0
     )
     assert "Event 9" in capsys.readouterr().err
-    result = explain(Request(dataset, weights("attention"), event=9, steps=3, output="energy"))
+    result = explain(ExplainRequest(dataset, weights("attention"), event=9, steps=3, output="energy"))
     (single,) = result["single"]
     assert (single["index"], single["event_number"]) == (9, 9)
     assert result["deletion"] == []

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ringflow.base.errors import UsageError
-from ringflow.explain.attribution import Made, Relevance
+from ringflow.explain.attribution import Decided, Relevance
 from ringflow.explain.run import graph_edges, links_of
 from ringflow.models.graph import bins_of, hash_keys
 from ringflow.models.model import Model
@@ -22,7 +22,7 @@ def made_up(relevance: list[list[list[float]]]) -> Relevance:
     table = np.array(relevance, np.float32)
     candidates = len(table)
     nothing = torch.zeros(candidates, dtype=torch.int64)
-    made = Made(nothing, nothing, nothing, torch.zeros(candidates, 4), nothing == 0)
+    made = Decided(nothing, nothing, nothing, torch.zeros(candidates, 4), nothing == 0)
     return Relevance(made, table, np.zeros(candidates, np.float32), np.zeros(candidates, np.float32))
 
 

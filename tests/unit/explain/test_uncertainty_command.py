@@ -14,7 +14,7 @@ import torch
 
 from fixtures.fake_events import fake_block, write_fake_dataset
 from ringflow.base.errors import UsageError
-from ringflow.cli.inspection import uncertainty_command
+from ringflow.cli.inspection import uncertainty as uncertainty_command
 from ringflow.data.candidates import CandidateFile, read_candidates, write_candidates
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import from_block

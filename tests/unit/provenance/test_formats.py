@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.cli.inspection import trace_command
+from ringflow.cli.inspection import trace as trace_command
 from ringflow.data.check import check
 from ringflow.data.manifest import read_manifest
 from ringflow.provenance.files import model_header, sha256_of

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from ringflow.base.errors import FailureError, InputFileError, UsageError
-from ringflow.cli.inspection import reproduce_command
+from ringflow.cli.inspection import reproduce as reproduce_command
 from ringflow.data.manifest import read_manifest
 from ringflow.provenance import reproduce
 from ringflow.provenance.files import sha256_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.cli.inspection import trace_command
+from ringflow.cli.inspection import trace as trace_command
 from ringflow.data.candidates import CandidateFile, write_candidate_file
 from ringflow.data.edm4hep.write import read_record
 from ringflow.data.manifest import manifest_hash, read_manifest

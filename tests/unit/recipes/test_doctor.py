@@ -31,7 +31,7 @@ def test_this_installation_is_well(
 
 
 def test_one_failure_fails_the_command(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Finding("python", FAIL, "2.7", "install a newer one")])
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Examined("python", FAIL, "2.7", "install a newer one")])
     done = command("doctor")
     assert done.code == 1
     assert "install a newer one" in done.stderr
@@ -40,7 +40,7 @@ def test_one_failure_fails_the_command(command: Callable[..., Any], monkeypatch:
 
 def test_an_old_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
-    assert doctor.python() == doctor.Finding("python", FAIL, "3.10.4", "install Python 3.11 or newer")
+    assert doctor.python() == doctor.Examined("python", FAIL, "3.10.4", "install Python 3.11 or newer")
 
 
 def test_a_missing_package_fails_with_what_to_do() -> None:
@@ -95,4 +95,4 @@ def test_pythia_data_in_the_wrong_place_fails(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.delenv("PYTHIA8DATA", raising=False)
     assert doctor.pythia_data().verdict == PASS
     monkeypatch.setenv("PYTHIA8DATA", str(tmp_path))
-    assert doctor.pythia_data() == doctor.Finding("pythia data", FAIL, str(tmp_path), "unset PYTHIA8DATA")
+    assert doctor.pythia_data() == doctor.Examined("pythia data", FAIL, str(tmp_path), "unset PYTHIA8DATA")
