@@ -19,9 +19,9 @@ from ringflow.bench.training import KeptChunk
 from ringflow.train import trainer
 from ringflow.train.data import open_training_data
 from ringflow.train.device import choose_device, hardware
-from ringflow.train.figures import Validation
-from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings
+from ringflow.train.trainer import Assignment
+from ringflow.train.validation import Validation
 
 #: What differs from the preset: without elements that talk, the parameters go into more layers.
 BACKBONES = {

@@ -68,7 +68,7 @@ class Place:
 
         from ringflow.train.data import open_training_data
         from ringflow.train.device import choose_device
-        from ringflow.train.figures import Validation
+        from ringflow.train.validation import Validation
 
         torch.set_num_threads(1)
         self._arguments = arguments
@@ -110,7 +110,7 @@ class Place:
         from ringflow.bench.training import KeptChunk
         from ringflow.models.file import load_model
         from ringflow.train import trainer
-        from ringflow.train.keeper import Assignment
+        from ringflow.train.trainer import Assignment
         from ringflow.train.validation import ValidationLoss
 
         settings = self.settings(trial)

@@ -22,7 +22,7 @@ from fixtures.process_tree import descendants
 from fixtures.tiny_training import assert_same_weights
 from ringflow.base.errors import UsageError
 from ringflow.models.file import load_model
-from ringflow.train.parallel.places import require_spreadable
+from ringflow.train.parallel import require_spreadable
 from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 

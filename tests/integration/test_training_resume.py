@@ -19,9 +19,8 @@ from safetensors.torch import load_file
 from ringflow.elements.batch import CLUSTER, TRACK, ElementBatch, ElementTargets
 from ringflow.elements.features import feature_names
 from ringflow.event.particles import CHARGED_HADRON, PHOTON
-from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings
-from ringflow.train.trainer import train
+from ringflow.train.trainer import Assignment, train
 
 SETTINGS = (
     "model.width=32",

@@ -7,7 +7,8 @@
     └── FailureError              the request was fine, the work failed: exit code 1
         ├── InputFileError        a file given by the user is missing, broken or empty
         ├── DatasetError          a dataset is corrupted, incomplete or of another schema
-        └── DivergenceError       the loss of a training became NaN or infinite
+        ├── DivergenceError       the loss of a training became NaN or infinite
+        └── LostPeerError         another process of the same training is gone
 
 Every message names the offending value and says what to do.
 """
@@ -53,3 +54,7 @@ class DatasetError(FailureError):
 
 class DivergenceError(FailureError):
     """The loss of a training became NaN or infinite."""
+
+
+class LostPeerError(FailureError):
+    """Another process of the same training is gone."""

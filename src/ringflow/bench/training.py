@@ -42,11 +42,11 @@ from ringflow.train.device import (
     peak_memory,
     synchronize,
 )
-from ringflow.train.parallel.places import Places
-from ringflow.train.profile.traffic import Traffic
+from ringflow.train.parallel import Places
+from ringflow.train.profile import Traffic
 from ringflow.train.settings import ComputeSettings, SourceSettings, TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.team import ALONE, Team, joined
+from ringflow.train.world import ALONE, World, joined
 
 _CPU = torch.device("cpu")
 _RATE = 1e-4
@@ -272,7 +272,7 @@ def _epochs(
 def time_team(
     settings: TrainSettings, num_elements: int, seconds: float, threads: int, *, apart: bool = False
 ) -> dict[str, Any]:
-    """Time the steps of the team of processes that this one belongs to; what was found is the same in all of them.
+    """Time the steps of the world of processes that this one belongs to; what was found is the same in all of them.
 
     A step is that of the trainer, with all that the processes say to each other. Every process has one batch per step, so that
     its work does not depend on how many there are (weak scaling). `apart`: every process trains a network of its own.
@@ -280,34 +280,34 @@ def time_team(
     device = choose_device(settings.compute.device)
     if not is_accelerator(device):
         torch.set_num_threads(threads)
-    with joined(device, settings.compute.timeout) as team:
-        team.agree("version of ringflow", __version__)
-        found = _team_steps(settings, num_elements, seconds, device, team, apart)
+    with joined(device, settings.compute.timeout) as world:
+        world.require_same({"version of ringflow": __version__})
+        found = _world_steps(settings, num_elements, seconds, device, world, apart)
         # The network holds the group of processes, and goes in circles. One that outlives the end of the group can abort this
         # process when it ends, because threads of torch want Python when there is none any more.
         gc.collect()
         return found
 
 
-def _team_steps(
-    settings: TrainSettings, num_elements: int, seconds: float, device: torch.device, team: Team, apart: bool
+def _world_steps(
+    settings: TrainSettings, num_elements: int, seconds: float, device: torch.device, world: World, apart: bool
 ) -> dict[str, Any]:
-    trainee = _Trainee(settings, num_elements, device, ALONE if apart else team)
+    trainee = _Trainee(settings, num_elements, device, ALONE if apart else world)
     ready = time.time()
     warm_up = _TEAM_WARM_UP_COMPILED if is_accelerator(device) else _TEAM_WARM_UP
     warm = [trainee.timed_step() for _ in range(warm_up)]
-    steps = team.tell(max(_LEAST_STEPS, math.ceil(seconds / max(min(warm), 1e-6))))
+    steps = world.broadcast(max(_LEAST_STEPS, math.ceil(seconds / max(min(warm), 1e-6))))
     traffic = Traffic()
-    team.add([0.0])
+    world.all_reduce([0.0])
     start = time.perf_counter()
     taken = [trainee.timed_step() for _ in range(steps)]
     synchronize(device)
-    team.add([0.0])
+    world.all_reduce([0.0])
     elapsed = time.perf_counter() - start
-    told = team.gather((ready, trainee.events, traffic.sent or 0))
+    told = world.all_gather((ready, trainee.events, traffic.sent or 0))
     events = sum(found for _, found, _ in told[:: trainee.places.parts]) // (len(warm) + steps)
     return {
-        "workers": team.size,
+        "workers": world.size,
         "apart": apart,
         "strategy": settings.compute.strategy,
         "device": str(device),
@@ -320,26 +320,26 @@ def _team_steps(
         "step_spread": None if is_accelerator(device) else _spread(taken),
         "first_step_at": max(when for when, _, _ in told),
         "bytes_per_step": None if traffic.reason else statistics.mean(sent for *_, sent in told) / steps,
-        "all_reduce": [] if apart or team.size == 1 else _sums(team, device, trainee.parameters),
+        "all_reduce": [] if apart or world.size == 1 else _sums(world, device, trainee.parameters),
     }
 
 
 class _Trainee:
     """The training of one process."""
 
-    def __init__(self, settings: TrainSettings, num_elements: int, device: torch.device, team: Team) -> None:
+    def __init__(self, settings: TrainSettings, num_elements: int, device: torch.device, world: World) -> None:
         compute = settings.compute
-        self.places = Places.of(team.rank, team.size, compute.strategy, compute.parts)
-        self._team, self.events, self._steps = team, 0, 0
+        self.places = Places.of(world.rank, world.size, compute.strategy, compute.parts)
+        self._world, self.events, self._steps = world, 0, 0
         torch.manual_seed(settings.seed)
         chunk = random_chunk(num_elements, _TEAM_CHUNK_BATCHES * (compute.batch_elements // num_elements)).to(device)
         model = Model(settings.model).to(device)
         model.embedding.fit(chunk.features_NF)
         self.parameters = model.num_parameters
-        self._step = TrainingStep(model, settings, device, team)
+        self._step = TrainingStep(model, settings, device, world)
         # The parts of a copy share its batches: as many as they are.
         endless = settings.model_copy(update={"source": settings.source.model_copy(update={"reuse": 1_000_000})})
-        self._feeds = [_feed(endless, chunk, device, lane) for lane in self.places.lanes(team.size)]
+        self._feeds = [_feed(endless, chunk, device, lane) for lane in self.places.lanes(world.size)]
 
     def timed_step(self) -> float:
         """Take a step as the trainer does, with what processes tell each other in it; its seconds."""
@@ -348,7 +348,7 @@ class _Trainee:
         computed = sum(batch.elements.num_elements for batch in batches)
         real = sum(batch.num_elements for batch in batches)
         own = sum(batch.num_events for batch in batches)
-        self._team.add([own, computed, real, 0.0, 0.0])
+        self._world.all_reduce([own, computed, real, 0.0, 0.0])
         self._step.take(batches, self._steps, _RATE)
         if self._step.records.full:
             self._step.records.read()
@@ -363,16 +363,16 @@ def _spread(seconds: Sequence[float]) -> float:
     return (high - low) / 1.349
 
 
-def _sums(team: Team, device: torch.device, parameters: int) -> list[dict[str, float]]:
+def _sums(world: World, device: torch.device, parameters: int) -> list[dict[str, float]]:
     """What it takes to add up so many bytes over all processes, without anything else going on."""
     found = []
     for size in sorted({*_SUMS, _FLOAT_BYTES * parameters}):
         tensor = torch.zeros(size // _FLOAT_BYTES, device=device)
         seconds = []
         for _ in range(_SUMS_TIMED):
-            team.add([0.0])
+            world.all_reduce([0.0])
             start = time.perf_counter()
-            team.add_(tensor)
+            world.all_reduce_(tensor)
             synchronize(device)
             seconds.append(time.perf_counter() - start)
         found.append({"bytes": size, "seconds": statistics.median(seconds[1:])})

@@ -34,8 +34,7 @@ from ringflow.provenance.files import json_file, model_header, sha256_of, weight
 from ringflow.sim.blocks import SimulatedBlocks
 from ringflow.sim.settings import SimulateSettings
 from ringflow.train.data import describe_data
-from ringflow.train.run import train
-from ringflow.train.run_record import describe_machine
+from ringflow.train.run import describe_machine, train
 from ringflow.train.runs import RUN_FILE, read_history, settings_of
 from ringflow.train.settings import TrainSettings
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -27,6 +28,7 @@ from ringflow.base.log import say
 from ringflow.base.rundir import write_errors
 from ringflow.base.words import flat
 from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
+from ringflow.train.step import TrainingStep
 
 FORMAT_VERSION = 2
 _KEPT = 2
@@ -34,6 +36,8 @@ _TENSORS, _STATE = "tensors.safetensors", "state.json"
 #: Sections of the settings that may be different when a training goes on, and what else may if processes wait for each other.
 _FREE = ("length", "compute", "profile")
 _FREE_TOGETHER = ("source.lanes",)
+#: What an optimiser counts per weight; everything else it keeps has the shape of the weight.
+_COUNT = "step"
 
 
 @dataclass
@@ -64,6 +68,13 @@ class TrainingState:
     def padding_share(self) -> float:
         """Share of the computed elements that are padding."""
         return self.padding / max(self.computed, 1)
+
+    def count(self, events: int, computed: int, real: int) -> None:
+        """One more step, on so many events; of the elements that it computed so many were real."""
+        self.step += 1
+        self.events += events
+        self.computed += computed
+        self.padding += computed - real
 
     def resize(self, lanes: int) -> bool:
         """Go on with another number of lanes, all at the first chunk that none of those before has begun.
@@ -172,6 +183,68 @@ def _sha256(tensors: bytes, content: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(tensors)
     digest.update(json.dumps(content, sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def snapshot(step: TrainingStep) -> dict[str, Tensor]:
+    """Weights, average and optimiser, whole and copied to the host; all processes have to ask.
+
+    No random states: everything drawn in a step comes from the seeds of its batches.
+    """
+    spread = step.spread
+    whole = {f"weights/{name}": spread.whole(name, value) for name, value in step.model.state_dict().items()}
+    whole |= {f"average/{name}": spread.whole(name, value) for name, value in step.average.weights.items()}
+    states = {name: step.optimizer.state[weight] for name, weight in spread.held()}
+    kinds = next(iter(states.values())).keys()
+    for name, weight in step.model.named_parameters():
+        # A weight that is held elsewhere stands for what belongs to it there.
+        state = states.get(name) or {
+            kind: next(iter(states.values()))[kind] if kind == _COUNT else weight for kind in kinds
+        }
+        for kind, value in state.items():
+            whole[f"optimizer/{kind}/{name}"] = value if kind == _COUNT else spread.whole(name, value)
+    # Copies, so that no two of them share memory (safetensors refuses that).
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in whole.items()}
+
+
+@torch.no_grad()
+def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> None:
+    """Put everything back; `path` is for an error about weights of another architecture."""
+    shapes = {name: value.shape for name, value in step.plain.state_dict().items()}
+    _fill(step, step.model.state_dict(), _section(tensors, "weights"), shapes, path)
+    _fill(step, step.average.weights, _section(tensors, "average"), shapes, path)
+    held = dict(step.spread.held())
+    # A fused kernel counts where the weights are, others on the host.
+    on_device = any(group.get("fused") for group in step.optimizer.param_groups)
+    for key, value in _section(tensors, "optimizer").items():
+        kind, name = key.split("/")
+        if name not in held:
+            continue
+        state = step.optimizer.state[held[name]]
+        if kind == _COUNT:
+            state[kind] = value.to(held[name].device if on_device else value.device, copy=True)
+        else:
+            state[kind] = torch.zeros_like(held[name])
+            step.spread.put(name, state[kind], value)
+
+
+def _fill(
+    step: TrainingStep,
+    targets: Mapping[str, Tensor],
+    values: Mapping[str, Tensor],
+    shapes: Mapping[str, torch.Size],
+    path: Path,
+) -> None:
+    for name in sorted(targets.keys() | values.keys()):
+        if name not in targets or name not in values or values[name].shape != shapes[name]:
+            raise InputFileError(
+                f"the checkpoint in {path} is of another network ({name} differs); choose another folder"
+            )
+        step.spread.put(name, targets[name], values[name])
+
+
+def _section(tensors: Mapping[str, Tensor], section: str) -> dict[str, Tensor]:
+    prefix = f"{section}/"
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,33 +18,13 @@ from typing import Any, Self
 from ringflow.base.log import interactive, say
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.base.words import time_in_words
-from ringflow.train.board import Board
 from ringflow.train.checkpoint import TrainingState
+from ringflow.train.runs import HISTORY_FILE
 from ringflow.train.step import Record
 from ringflow.train.validation import Rules, followed
 
-HISTORY_FILE = "history.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
 _STEPS_PER_LINE = 100
-
-
-class Silence:
-    """What a process shows that does not speak for its team."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing was opened."""
-
-    def steps(self, records: Sequence[Record], state: TrainingState, rate: float) -> None:
-        """Nothing."""
-
-    def validation(self, metrics: Mapping[str, float | None], state: TrainingState) -> None:
-        """Nothing."""
-
-    def flush(self) -> None:
-        """Nothing."""
 
 
 class Monitor:
@@ -147,6 +129,43 @@ def cut_history(path: Path, step: int) -> None:
         if record["step"] <= step:
             kept.append(line + "\n")
     write_atomic(path, "".join(kept))
+
+
+class Board:
+    """TensorBoard's file of numbers over steps; `going_on_after` hides what earlier files hold after that step.
+
+    Written in place: a writer with a thread of its own would wait for ever once a disk is full.
+    """
+
+    def __init__(self, folder: Path, going_on_after: int = 0) -> None:
+        from tensorboardX.proto.event_pb2 import SessionLog
+        from tensorboardX.record_writer import RecordWriter
+
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+        self._records = RecordWriter(str(folder / name))
+        self._write(file_version="brain.Event:2")
+        if going_on_after:
+            self._write(step=going_on_after + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, name: str, value: float, step: int) -> None:
+        """One number after a step."""
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        self._write(step=step, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)]))
+
+    def flush(self) -> None:
+        """Make sure that what was written outlives the process and the machine."""
+        self._records.flush()
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._records.close()
+
+    def _write(self, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
 
 
 class SparseLines:

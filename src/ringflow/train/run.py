@@ -1,11 +1,14 @@
-"""Train: from events to a model file, in a folder that `runs` describes."""
+"""A whole training: processes, folder, data, network. What `ringflow train` and a trial of a search call.
+
+train(TrainSettings.resolve("clic_tiny", ["data=data/ttbar"]), Path("runs/first"))
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,18 +27,22 @@ from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
 from ringflow.train import asynchronous, trainer
 from ringflow.train.checkpoint import refuse_other_settings
-from ringflow.train.data import TrainingData, detector_name, fingerprint, open_training_data, require_data
-from ringflow.train.device import choose_device
-from ringflow.train.figures import Validation
-from ringflow.train.keeper import Assignment
-from ringflow.train.pace import Pace
-from ringflow.train.parallel.places import Places, require_spreadable
-from ringflow.train.profiling import measured, profile_page, require_measurable
-from ringflow.train.run_record import run_record
+from ringflow.train.data import (
+    TrainingData,
+    describe_data,
+    detector_name,
+    fingerprint,
+    open_training_data,
+    require_data,
+)
+from ringflow.train.device import choose_device, hardware
+from ringflow.train.parallel import Places, require_spreadable
+from ringflow.train.profile import PROFILE_FOLDER, UNMEASURED, profiled
 from ringflow.train.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.train.settings import TrainSettings
-from ringflow.train.team import Team, joined
-from ringflow.train.validation import FOLLOWED, Rules, followed, plain
+from ringflow.train.trainer import Assignment, Pace
+from ringflow.train.validation import FOLLOWED, Rules, Validation, followed, plain
+from ringflow.train.world import World, joined
 
 #: Validation events that the rules are run on once for comparison, at 4 ms each.
 _MOST_RULED = 2_000
@@ -47,36 +54,57 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
     Several processes that were started together train one network; the first of them asks the pace, if there is one, how far
     to go.
     """
-    if pace is not None and settings.sync != "allreduce":
+    together = settings.sync == "allreduce"
+    if pace is not None and not together:
         raise UsageError(f"a training that is paced from outside needs sync=allreduce, not sync={settings.sync}")
     device = choose_device(settings.compute.device)
-    with _joined(settings, device) as team:
-        team.agree("version of ringflow", __version__)
-        team.agree_on({f"another {name}": value for name, value in flat(_common(settings, out))})
-        settings = team.first(lambda: _resolved(settings, out, team.size, overwrite))
-        team.agree("version of the data", fingerprint(settings))
-        with team.first_holds(lambda: _claimed(settings, out, overwrite, team.size)):
-            return _train(settings, out, device, team, pace)
+    with joined(device, settings.compute.timeout) if together else asynchronous.joined(settings) as world:
+        world.require_same({"version of ringflow": __version__})
+        # Devices may have other names on other machines.
+        words = settings.model_dump(mode="json", exclude={"compute": {"device"}})
+        world.require_same(dict(flat({**words, "--out": str(out.absolute())})))
+        settings = world.on_first(lambda: _resolved(settings, out, world.size, overwrite))
+        world.require_same({"version of the data": fingerprint(settings)})
+        with world.first_holds(lambda: _claimed(settings, out, overwrite, world.size)):
+            return _train(settings, out, device, world, pace)
 
 
-def _common(settings: TrainSettings, out: Path) -> dict[str, Any]:
-    """What all processes are started with; devices may have other names on other machines."""
-    words = settings.model_dump(mode="json", exclude={"compute": {"device"}})
-    return {**words, "--out": str(out.absolute())}
-
-
-def _joined(settings: TrainSettings, device: torch.device) -> AbstractContextManager[Team]:
-    """The processes that train together."""
-    if settings.sync == "allreduce":
-        return joined(device, settings.compute.timeout)
-    return asynchronous.joined(settings)
+def _train(settings: TrainSettings, out: Path, device: torch.device, world: World, pace: Pace | None) -> dict[str, Any]:
+    compute, lanes = settings.compute, settings.source.lanes
+    places = Places.of(world.rank, world.size, compute.strategy, compute.parts)
+    own = world.lanes(lanes) if isinstance(world, asynchronous.MpiWorld) else places.lanes(lanes)
+    with open_training_data(settings, device, out, own) as data:
+        validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
+        if validate is None and world.is_first:
+            say("the data have no true particles: the best network is chosen by its loss, not by its jets")
+        rules = _rules(settings, data, validate) if validate and world.is_first and pace is None else None
+        card = _card(settings, data)
+        assignment = Assignment(_without_workers(settings), data.validation, validate, out, card, pace, rules)
+        if isinstance(world, asynchronous.MpiWorld):
+            result = asynchronous.train(assignment, data.sources, world)
+        else:
+            measuring = profiled(out, world, device, compute.strategy) if settings.profile else nullcontext(UNMEASURED)
+            with measuring as phases:
+                result = trainer.train(assignment, data.sources, world, phases)
+    page = out / PROFILE_FOLDER / "report.html"
+    profile = page if settings.profile and page.exists() else None
+    return {"path": str(out), "device": str(device), "processes": world.size, "profile": profile, **asdict(result)}
 
 
 def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
     """The settings with what follows from a start file and from the number of processes; refused if they cannot be."""
-    settings = _from_its_start(settings, out)
+    if start := settings.start:
+        if (before := _before(out)) and not Path(start).exists():
+            # All that is needed of the file is in the checkpoint.
+            settings = settings.model_copy(update={"model": before.model})
+        else:
+            path = model_file(Path(start)).absolute()
+            settings = settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
     require_spreadable(settings, size)
-    require_measurable(settings)
+    if settings.profile and settings.sync != "allreduce":
+        raise UsageError(
+            f"profile=true measures the steps of sync=allreduce, and sync={settings.sync} has none; leave profile out"
+        )
     copies = Places.of(0, size, settings.compute.strategy, settings.compute.parts).copies
     if settings.sync != "allreduce":
         copies -= 1  # the master has no events
@@ -101,31 +129,62 @@ def _in_lanes(settings: TrainSettings, gone_on_with: Path | None, size: int) -> 
 
 @contextmanager
 def _claimed(settings: TrainSettings, out: Path, overwrite: bool, processes: int) -> Iterator[None]:
-    """A folder that is made ready and that no other training touches."""
+    """A folder that is made ready and that no other training touches; one of other settings is left as it is."""
     if out.is_dir():
         with claimed(out):  # before anything in it is touched
             pass
-    _prepare(settings, out, overwrite, processes)
+    prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
+    if before := _before(out):
+        was, asked = (_without_workers(some).model_dump(mode="json") for some in (before, settings))
+        refuse_other_settings(was, asked, out)
+    write_atomic(out / RUN_FILE, json.dumps(_run_record(settings, out, processes), indent=1) + "\n")
+    write(settings, out / SETTINGS_FILE)
     with claimed(out):
         yield
 
 
-def _train(settings: TrainSettings, out: Path, device: torch.device, team: Team, pace: Pace | None) -> dict[str, Any]:
-    lanes = _lanes(settings, team)
-    with open_training_data(settings, device, out, lanes) as data:
-        validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
-        if validate is None and team.is_first:
-            say("the data have no true particles: the best network is chosen by its loss, not by its jets")
-        card = _card(settings, data)
-        rules = _rules(settings, data, validate) if validate and team.is_first and pace is None else None
-        assignment = Assignment(_without_workers(settings), data.validation, validate, out, card, pace, rules)
-        if isinstance(team, asynchronous.Crew):
-            result = asynchronous.train(assignment, data.sources, team)
-        else:
-            with measured(settings, out, device, team) as phases:
-                result = trainer.train(assignment, data.sources, team, phases)
-    profile = profile_page(settings, out)
-    return {"path": str(out), "device": str(device), "processes": team.size, "profile": profile, **asdict(result)}
+def _before(out: Path) -> TrainSettings | None:
+    """The settings of the training in a folder that can be gone on with; an earlier version may have written them."""
+    path = settings_of(out) if has_checkpoint(out) else None
+    return TrainSettings.resolve(path, complete=False) if path else None
+
+
+def _without_workers(settings: TrainSettings) -> TrainSettings:
+    """The settings without what leaves no trace in a model, so that a training can go on with other workers."""
+    return settings.model_copy(update={"source": settings.source.model_copy(update={"workers": 1})})
+
+
+def _run_record(settings: TrainSettings, out: Path, processes: int) -> dict[str, Any]:
+    """What `run.json` says of a start: settings, code, versions, which data, and what computes.
+
+    Where a training goes on with other code, that of its earlier starts is kept.
+    """
+    start = [Path(settings.start)] if settings.start and Path(settings.start).is_file() else []
+    record = collect(settings, {"training": settings.seed}, start)
+    record["data"] = describe_data(settings)
+    record["machine"] = describe_machine(settings, processes)
+    before: dict[str, Any] = {}
+    if has_checkpoint(out):
+        with suppress(OSError, ValueError):
+            before = json.loads((out / RUN_FILE).read_bytes())
+    codes = [*before.get("earlier", []), before.get("code")]
+    record["earlier"] = [code for code in codes if code and code != record["code"]]
+    return record
+
+
+def describe_machine(settings: TrainSettings, processes: int) -> dict[str, Any]:
+    """What shows in the last bits of a network."""
+    device = choose_device(settings.compute.device)
+    described = hardware(str(device))
+    kept: dict[str, Any] = {name: described[name] for name in ("processor", "accelerator") if name in described}
+    return {"device": device.type, "processes": processes, "threads": torch.get_num_threads(), **kept}
+
+
+def _card(settings: TrainSettings, data: TrainingData) -> dict[str, Any]:
+    """What a model file tells of its origin."""
+    origin = collect(settings, {"training": settings.seed})
+    del origin["settings"]  # the trainer adds them
+    return {"detector": detector_name(settings.detector), "data": data.description, "provenance": origin}
 
 
 def _rules(settings: TrainSettings, data: TrainingData, validate: Validation) -> Rules:
@@ -165,53 +224,3 @@ def show(result: Mapping[str, Any], *, as_json: bool) -> None:
     if result["profile"]:
         rows.append(("profile", str(result["profile"])))
     table("Training", ("what", "value"), rows)
-
-
-def _lanes(settings: TrainSettings, team: Team) -> Sequence[int]:
-    """The lanes that this process takes."""
-    compute, lanes = settings.compute, settings.source.lanes
-    if isinstance(team, asynchronous.Crew):
-        return team.lanes(lanes)
-    return Places.of(team.rank, team.size, compute.strategy, compute.parts).lanes(lanes)
-
-
-def _from_its_start(settings: TrainSettings, out: Path) -> TrainSettings:
-    """The settings with the network of the model file that the training starts from, if it does."""
-    if settings.start is None:
-        return settings
-    if (before := _before(out)) and not Path(settings.start).exists():
-        # All that is needed of the file is in the checkpoint.
-        return settings.model_copy(update={"model": before.model})
-    path = model_file(Path(settings.start)).absolute()
-    return settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
-
-
-def _prepare(settings: TrainSettings, out: Path, overwrite: bool, processes: int) -> None:
-    """Make the folder; one with a training of other settings is left as it is."""
-    prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
-    if before := _before(out):
-        refuse_other_settings(_described(before), _described(settings), out)
-    write_atomic(out / RUN_FILE, json.dumps(run_record(settings, out, processes), indent=1) + "\n")
-    write(settings, out / SETTINGS_FILE)
-
-
-def _before(out: Path) -> TrainSettings | None:
-    """The settings of the training in a folder that can be gone on with; an earlier version may have written them."""
-    path = settings_of(out) if has_checkpoint(out) else None
-    return TrainSettings.resolve(path, complete=False) if path else None
-
-
-def _card(settings: TrainSettings, data: TrainingData) -> dict[str, Any]:
-    """What a model file tells of its origin."""
-    origin = collect(settings, {"training": settings.seed})
-    del origin["settings"]  # the trainer adds them
-    return {"detector": detector_name(settings.detector), "data": data.description, "provenance": origin}
-
-
-def _without_workers(settings: TrainSettings) -> TrainSettings:
-    """The settings without what leaves no trace in a model, so that a training can go on with other workers."""
-    return settings.model_copy(update={"source": settings.source.model_copy(update={"workers": 1})})
-
-
-def _described(settings: TrainSettings) -> dict[str, Any]:
-    return _without_workers(settings).model_dump(mode="json")

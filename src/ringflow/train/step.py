@@ -8,28 +8,32 @@ Letters of tensor names: B event, N element, F feature, G group of features.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from ringflow.base.rundir import write_atomic
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
 from ringflow.models.attention import Layout
 from ringflow.models.kernel import redraw
 from ringflow.models.model import Model, Prediction
-from ringflow.train.average import Average
 from ringflow.train.batches import DataPosition, TrainingBatch, mixed_seed
 from ringflow.train.device import accelerated, choose_precision, computing_in, is_accelerator
 from ringflow.train.loss import losses, norms
 from ringflow.train.optim import make_optimizer, set_rate
-from ringflow.train.parallel import spread_over
-from ringflow.train.phases import UNMEASURED, Phases
+from ringflow.train.parallel import Spread, spread_over
+from ringflow.train.profile import UNMEASURED, Phases
 from ringflow.train.settings import LossSettings, TrainSettings
-from ringflow.train.team import ALONE, Team
+from ringflow.train.world import ALONE, World
 
 #: Steps between two looks at what an accelerator computed.
 _STEPS_UNSEEN = 50
@@ -107,9 +111,9 @@ class Record:
 class StepRecords:
     """Values of the last steps, on the device until they are read."""
 
-    def __init__(self, device: torch.device, team: Team = ALONE) -> None:
+    def __init__(self, device: torch.device, world: World = ALONE) -> None:
         self._size = _STEPS_UNSEEN if is_accelerator(device) else 1
-        self._device, self._team = device, team
+        self._device, self._world = device, world
         self._names: tuple[str, ...] = ()
         self._rows = torch.empty(0)
         self._steps: list[tuple[int, tuple[DataPosition, ...]]] = []
@@ -131,8 +135,8 @@ class StepRecords:
         """All values since the last reading; this waits for the device, and all processes have to read."""
         mean = self._rows[: len(self._steps)].clone()
         finite = mean.isfinite().all(1).tolist()
-        self._team.add_(mean)
-        rows = (mean / self._team.size).tolist()
+        self._world.all_reduce_(mean)
+        rows = (mean / self._world.size).tolist()
         records = [
             Record(step, positions, dict(zip(self._names, row, strict=True)), finite_here)
             for (step, positions), row, finite_here in zip(self._steps, rows, finite, strict=True)
@@ -141,28 +145,64 @@ class StepRecords:
         return records
 
 
+class Average:
+    """Weights that follow those of a network, spread over processes as these are. The memory is short at first, so that the
+    start is forgotten."""
+
+    def __init__(self, followed: Spread, plain: Model, decay: float) -> None:
+        """`plain` is a network of the same settings that is not spread; it is filled with the average when asked for."""
+        self._decay, self._followed = decay, followed
+        named = followed.model.named_parameters()
+        self.weights: dict[str, Tensor] = {name: weight.detach().clone() for name, weight in named}
+        held = dict(followed.held())
+        self._own = [_here(self.weights[name]) for name in held]
+        self._theirs = [_here(weight.detach()) for weight in held.values()]
+        self._plain = plain.eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the weights as they are after step number `step`, counted from 0."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._own, self._theirs, 1.0 - decay)
+
+    @torch.no_grad()
+    def model(self) -> Model:
+        """The averaged network, in evaluation mode; all processes have to ask. What is no weight (scaling, drawn features)
+        is as in the other."""
+        for own, (name, average) in zip(self._plain.parameters(), self.weights.items(), strict=True):
+            own.copy_(self._followed.whole(name, average))
+        for buffer, theirs in zip(self._plain.buffers(), self._followed.model.buffers(), strict=True):
+            buffer.copy_(theirs)
+        return self._plain
+
+
+def _here(tensor: Tensor) -> Tensor:
+    """The slice of a tensor that is here, as the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 class TrainingStep:
-    """Moves a network and its average, step after step, together with the other processes of a team."""
+    """Moves a network and its average, step after step, together with the other processes of a world."""
 
     def __init__(
         self,
         model: Model,
         settings: TrainSettings,
         device: torch.device,
-        team: Team = ALONE,
+        world: World = ALONE,
         phases: Phases = UNMEASURED,
     ) -> None:
         self.plain = deepcopy(model)  # whole wherever the other is not
-        self.spread = spread_over(model.train(), team, settings.compute, device, phases)
+        self.spread = spread_over(model.train(), world, settings.compute, device, phases)
         self.model = self.spread.model
         self.average = Average(self.spread, self.plain, settings.optimizer.average)
         self.optimizer = make_optimizer([weight for _, weight in self.spread.held()], settings.optimizer)
-        self.records = StepRecords(device, team)
+        self.records = StepRecords(device, world)
         self._precision = choose_precision(device, settings.compute.precision)
         self.plain_objective = Objective(self.spread.network, settings.loss, self._precision, device)
         self._objective = accelerated(self.plain_objective, device, settings.compute.compile)
         self._hide = HideFeatures(model.kinds, settings.source.hide, device)
-        self._settings, self._team, self._phases = settings, team, phases
+        self._settings, self._world, self._phases = settings, world, phases
         self._clip = settings.optimizer.clip or math.inf
         kernel = settings.model.kernel
         self._redraw_steps = kernel.redraw_steps if settings.model.backbone == "kernel" else 0
@@ -212,9 +252,21 @@ class TrainingStep:
     @torch.no_grad()
     def _norms(self, batches: Sequence[TrainingBatch]) -> Tensor | None:
         """What all batches of a step are divided by, so that the mean over processes is as if they were one batch."""
-        if len(batches) == 1 and self._team.size == 1:
+        if len(batches) == 1 and self._world.size == 1:
             return None
         total = torch.stack([norms(batch.elements, self._settings.loss) for batch in batches]).sum(0)
         with self._phases("idle"):
-            self._team.add_(total)
-        return total / self._team.size
+            self._world.all_reduce_(total)
+        return total / self._world.size
+
+
+def save_bad_batch(path: Path, batch: ElementBatch, record: Record) -> Path:
+    """Write the tensors of a batch under the names of their fields; step, positions and loss are in the metadata."""
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name != "targets"}
+    if batch.targets is not None:
+        tensors |= {f"targets.{field.name}": getattr(batch.targets, field.name) for field in fields(batch.targets)}
+    metadata = {"step": str(record.step)}
+    metadata["positions"] = json.dumps(record.positions)
+    metadata |= {f"value.{name}": str(value) for name, value in record.values.items()}
+    write_atomic(path, save({name: value.cpu().contiguous() for name, value in tensors.items()}, metadata=metadata))
+    return path

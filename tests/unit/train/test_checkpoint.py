@@ -14,9 +14,8 @@ import torch
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.models.model import Model
 from ringflow.train.batches import DataPosition, Feed, FixedShape
-from ringflow.train.checkpoint import Checkpoint, Checkpoints, TrainingState, refuse_other_settings
+from ringflow.train.checkpoint import Checkpoint, Checkpoints, TrainingState, refuse_other_settings, restore, snapshot
 from ringflow.train.settings import TrainSettings
-from ringflow.train.snapshot import restore, snapshot
 from ringflow.train.step import TrainingStep
 
 CPU = torch.device("cpu")

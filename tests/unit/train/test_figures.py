@@ -19,7 +19,7 @@ from ringflow.models.settings import ModelSettings
 from ringflow.recipes.evaluate import evaluate
 from ringflow.recipes.simulate import simulate
 from ringflow.sim.settings import SimulateSettings
-from ringflow.train.figures import FIGURES, Validation
+from ringflow.train.validation import FIGURES, Validation
 
 
 @pytest.fixture

@@ -19,12 +19,11 @@ from ringflow.models.attention import Layout
 from ringflow.models.model import Model
 from ringflow.train.batches import BEGINNING, TrainingBatch
 from ringflow.train.collisions import Stream
-from ringflow.train.keeper import Assignment
 from ringflow.train.loss import _centres, losses, norms
 from ringflow.train.settings import TrainSettings
 from ringflow.train.simulated_chunks import SimulatedChunks
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import train
+from ringflow.train.trainer import Assignment, train
 
 CPU = torch.device("cpu")
 Events = Callable[..., ElementBatch]

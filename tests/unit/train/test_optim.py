@@ -11,13 +11,11 @@ from torch import nn
 
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
-from ringflow.train.average import Average
-from ringflow.train.optim import Lamb, make_optimizer, set_rate
-from ringflow.train.parallel.places import Places
-from ringflow.train.parallel.spread import Spread
-from ringflow.train.phases import UNMEASURED
-from ringflow.train.schedule import rate_factor
+from ringflow.train.optim import Lamb, make_optimizer, rate_factor, set_rate
+from ringflow.train.parallel import Places, Spread
+from ringflow.train.profile import UNMEASURED
 from ringflow.train.settings import OptimizerSettings
+from ringflow.train.step import Average
 
 
 def lamb_by_hand(

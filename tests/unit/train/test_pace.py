@@ -15,12 +15,10 @@ from torch import Tensor
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
 from ringflow.train.checkpoint import Checkpoints
-from ringflow.train.keeper import Assignment, TrainingResult
-from ringflow.train.pace import Pace
 from ringflow.train.run import train as recipe
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import train
+from ringflow.train.trainer import Assignment, Pace, TrainingResult, train
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]

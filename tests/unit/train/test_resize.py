@@ -18,12 +18,11 @@ from ringflow.elements.batch import ElementBatch
 from ringflow.train.batches import DataPosition
 from ringflow.train.checkpoint import Checkpoints, TrainingState
 from ringflow.train.collisions import Stream
-from ringflow.train.keeper import Assignment, TrainingResult
-from ringflow.train.schedule import rewarmed
+from ringflow.train.optim import rewarmed
 from ringflow.train.settings import TrainSettings
 from ringflow.train.simulated_chunks import SimulatedChunks
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import train
+from ringflow.train.trainer import Assignment, TrainingResult, train
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]

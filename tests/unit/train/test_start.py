@@ -13,9 +13,8 @@ from ringflow.base.errors import InputFileError
 from ringflow.elements.batch import ElementBatch
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
-from ringflow.train.keeper import Assignment
 from ringflow.train.settings import TrainSettings
-from ringflow.train.trainer import train
+from ringflow.train.trainer import Assignment, train
 
 Tiny = Callable[..., TrainSettings]
 

@@ -18,11 +18,10 @@ from ringflow.elements.batch import ElementBatch
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
 from ringflow.train import step as step_module
-from ringflow.train.keeper import Assignment, TrainingResult
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.team import ALONE
-from ringflow.train.trainer import train
+from ringflow.train.trainer import Assignment, TrainingResult, train
+from ringflow.train.world import ALONE
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]
@@ -37,8 +36,8 @@ def start(events: Events, source: Source, run: Path) -> Callable[..., TrainingRe
         folder.mkdir(exist_ok=True)
         arguments = {"sources": {0: source()}, "validation": events(10, 99), "validate": None, "card": {"by": "a test"}}
         given = {**arguments, **changed}
-        sources, team = given.pop("sources"), given.pop("team", ALONE)
-        return train(Assignment(settings, folder=folder, **given), sources, team)
+        sources, world = given.pop("sources"), given.pop("world", ALONE)
+        return train(Assignment(settings, folder=folder, **given), sources, world)
 
     return go
 

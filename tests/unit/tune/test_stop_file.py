@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ringflow.train.signals import Wish, heeding_signals
+from ringflow.train.world import StopRequest, catching_signals
 from ringflow.tune.executors.stop_file import ask_to_stop, heeding_stop
 
 
@@ -22,13 +22,13 @@ def wait(ready: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def heard(wish: Wish) -> bool:
+def heard(wish: StopRequest) -> bool:
     return wish.signal_name == "SIGUSR1"
 
 
 def test_nothing_is_wished_for_at_first(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR1)
-    with heeding_stop(tmp_path) as stopped, heeding_signals() as wish:
+    with heeding_stop(tmp_path) as stopped, catching_signals() as wish:
         time.sleep(0.3)  # three looks
         assert not stopped()
         assert wish.signal_name is None
@@ -36,7 +36,7 @@ def test_nothing_is_wished_for_at_first(tmp_path: Path) -> None:
 
 
 def test_the_file_is_heard_by_a_training(tmp_path: Path) -> None:
-    with heeding_stop(tmp_path) as stopped, heeding_signals() as wish:
+    with heeding_stop(tmp_path) as stopped, catching_signals() as wish:
         ask_to_stop(tmp_path)
         wait(lambda: heard(wish))
         assert stopped()
@@ -48,7 +48,7 @@ def test_a_signal_that_comes_early_is_passed_on(number: signal.Signals, tmp_path
         os.kill(os.getpid(), number)
         wait(stopped)
         time.sleep(0.3)  # three looks, at none of which somebody listens
-        with heeding_signals() as wish:
+        with catching_signals() as wish:
             wait(lambda: heard(wish))
 
 
@@ -61,7 +61,7 @@ def test_an_order_that_was_taken_away_is_a_stop(tmp_path: Path) -> None:
 
 
 def test_a_training_that_has_heard_is_not_told_twice(tmp_path: Path) -> None:
-    with heeding_stop(tmp_path) as stopped, heeding_signals() as wish:
+    with heeding_stop(tmp_path) as stopped, catching_signals() as wish:
         os.kill(os.getpid(), signal.SIGUSR1)
         wait(lambda: heard(wish))
         ask_to_stop(tmp_path)

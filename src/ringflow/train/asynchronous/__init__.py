@@ -1,148 +1,183 @@
 """Training with a master and workers that do not wait for each other, over MPI.
 
-    with joined(settings) as crew:
-        train(assignment, sources, crew)
+    with joined(settings) as world:
+        train(assignment, sources, world)
 
 The first process is the master: it has the weights that are validated and saved, and no events. The others are workers, and
-share the lanes. `sync=downpour` and `sync=easgd` differ in what they send and in who moves which weights.
+share the lanes. A worker takes batches of its lanes, works, sends a report and a row (all weights or gradients one after the
+other in float32), and goes on with what the master answers. `sync=downpour` and `sync=easgd` differ in what rows hold and in
+who moves which weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from ringflow.base.errors import FailureError, StoppedError
+from ringflow.base.errors import StoppedError
 from ringflow.base.log import say
-from ringflow.models.file import load_model
-from ringflow.models.model import Model
-from ringflow.train.asynchronous.account import Stopwatch
-from ringflow.train.asynchronous.crew import Crew, joined
-from ringflow.train.asynchronous.downpour import DownpourMaster, DownpourWorker
-from ringflow.train.asynchronous.easgd import Centre, ElasticWorker
-from ringflow.train.asynchronous.master import Master, worker_prefix
-from ringflow.train.asynchronous.messages import MASTER
-from ringflow.train.asynchronous.worker import Start, Worker, make_feeds
-from ringflow.train.batches import BEGINNING, ChunkSource, Feed
-from ringflow.train.device import choose_device, is_out_of_memory
-from ringflow.train.keeper import Assignment, Keeper, TrainingResult
-from ringflow.train.phases import UNMEASURED, Phases
-from ringflow.train.schedule import rate_factor, ruled_rate
+from ringflow.base.rundir import write_atomic
+from ringflow.train.asynchronous.mpi import MASTER, Messages, MpiWorld, joined
+from ringflow.train.batches import BEGINNING, ChunkSource, DataPosition, Feed, FixedShape, TrainingBatch
+from ringflow.train.checkpoint import restore, snapshot
+from ringflow.train.device import choose_device
+from ringflow.train.optim import rate_at
+from ringflow.train.profile import Phases
 from ringflow.train.settings import TrainSettings
-from ringflow.train.signals import Wish, heeding_signals
-from ringflow.train.snapshot import restore
-from ringflow.train.step import TrainingStep
-from ringflow.train.team import ALONE
+from ringflow.train.step import Record, TrainingStep
+from ringflow.train.trainer import (
+    Assignment,
+    Progress,
+    Start,
+    TrainingResult,
+    diverged,
+    make_feeds,
+    make_model,
+    memory_errors,
+)
+from ringflow.train.world import ALONE, StopRequest, catching_signals, stopped
 
-__all__ = ["Crew", "joined", "train"]
+__all__ = ["MpiWorld", "joined", "train"]
 
+ACCOUNT_FILE = "asynchronous.json"
 #: The worker that has the first lane.
 _FIRST_WORKER = MASTER + 1
 
 
-def train(assignment: Assignment, sources: Mapping[int, ChunkSource], crew: Crew) -> TrainingResult:
+class Report(NamedTuple):
+    """What a worker sends with its row."""
+
+    #: Of the weights it had fetched before.
+    version: int
+    events: int
+    #: Elements that went through the network, and those of them that were not only there to fill a batch up.
+    computed: int
+    real: int
+    #: The next batch of each of its lanes.
+    positions: dict[int, DataPosition]
+    shape: FixedShape | None
+    #: Means of what its batches gave.
+    values: dict[str, float]
+    #: The signal that asked it to end.
+    signal: str | None = None
+
+
+class Answer(NamedTuple):
+    """What the master sends with its row."""
+
+    #: Times that its weights have moved.
+    version: int
+    #: Events shown to all workers.
+    events: int
+    go_on: bool = True
+    #: Whether it wants to have all that the worker would need to go on.
+    wants_state: bool = False
+
+
+class Account(NamedTuple):
+    """What a process spent its time on, and what it sent, since its start."""
+
+    seconds: dict[str, float]
+    bytes_sent: int
+    bytes_received: int
+
+
+class Stopwatch(Phases):
+    """Adds up the seconds of every phase; those of an accelerator are counted where the host waits for it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
+
+
+def train(assignment: Assignment, sources: Mapping[int, ChunkSource], world: MpiWorld) -> TrainingResult:
     """Train in a folder, or go on with what is there. Whoever made the sources, by lane, closes them; the master has none.
 
     What is in the folder afterwards is as after any other training, and `asynchronous.json` beside it.
     """
-    try:
-        with heeding_signals() as wish:
-            return _train(assignment, sources, crew, wish)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        budget = assignment.settings.compute.batch_elements
-        raise FailureError(
-            f"out of memory with batches of {budget} elements; try compute.batch_elements={max(budget // 2, 1)}"
-        ) from None
-
-
-def _train(assignment: Assignment, sources: Mapping[int, ChunkSource], crew: Crew, wish: Wish) -> TrainingResult:
-    keepers: list[Keeper] = []  # of the master, and of nobody else
-    start = crew.first(lambda: _start(assignment, keepers))
-    folder, stopped = assignment.folder, None
-    if start.finished:
-        say(f"the training in {folder} is finished; give a larger length.events to go on, or another folder")
-    elif keepers:
-        stopped = _lead(assignment, keepers[0], start, crew, wish)
-    else:
-        _follow(assignment, sources, start, crew, wish)
-    outcome = crew.tell((stopped or keepers[0].result()) if keepers else None)
+    progress: list[Progress] = []  # of the master, and of nobody else
+    with memory_errors(assignment.settings), catching_signals() as stop:
+        start = world.on_first(lambda: _start(assignment, progress))
+        error = None
+        if start.finished and progress:
+            progress[0].say_finished()
+        elif progress and not start.finished:
+            error = _lead(assignment, progress[0], start, world, stop)
+        elif not start.finished:
+            _follow(assignment, sources, start, world, stop)
+        outcome = world.broadcast((error or progress[0].result()) if progress else None)
     if isinstance(outcome, StoppedError):
-        outcome.told = not crew.is_first
+        outcome.told = not world.is_first
         raise outcome
-    assert outcome is not None, "the master tells"
+    assert outcome is not None, "the master sends it"
     return outcome
 
 
-def _lead(assignment: Assignment, keeper: Keeper, start: Start, crew: Crew, wish: Wish) -> StoppedError | None:
+def _start(assignment: Assignment, progress: list[Progress]) -> Start:
+    """Where the training is; the master keeps what knows it."""
+    progress.append(Progress(assignment, ALONE))
+    if progress[0].found is None:
+        progress[0].state.positions = [BEGINNING] * assignment.settings.source.lanes
+    return progress[0].start()
+
+
+def _lead(
+    assignment: Assignment, progress: Progress, start: Start, world: MpiWorld, stop: StopRequest
+) -> StoppedError | None:
     """The training as the master sees it."""
     settings = assignment.settings
-    step = _make_step(settings, {}, start, crew)
-    tensors = {} if keeper.found is None else keeper.found.tensors
+    device = choose_device(settings.compute.device)
+    step = TrainingStep(make_model(settings, device, None, new=not start.goes_on), settings, device)
+    tensors = {} if progress.found is None else progress.found.tensors
     if start.goes_on:
         restore(tensors, step, assignment.folder)
-    _share_weights(step, crew, start)
-    for worker in crew.workers:
+    _share_weights(step, world, start)
+    for worker in world.workers:
         # One that was not there before has nothing, and begins with the weights that all have now.
-        prefix = worker_prefix(worker)
+        prefix = _prefix(worker)
         own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        crew.post.send(worker, own)
-    share = settings.asynchronous.elastic / len(crew.workers)
-    rule = Centre(step, share) if settings.sync == "easgd" else DownpourMaster(step)
-    master = Master(settings, keeper, step, rule, partial(rate_after, settings), wish)
-    return master.go(crew.post, crew.workers)
+        world.messages.send(worker, own)
+    method = METHODS[settings.sync](step, settings, len(world.workers))
+    return Master(settings, progress, step, method, stop).run(world.messages, world.workers)
 
 
-def _follow(assignment: Assignment, sources: Mapping[int, ChunkSource], start: Start, crew: Crew, wish: Wish) -> None:
+def _follow(
+    assignment: Assignment, sources: Mapping[int, ChunkSource], start: Start, world: MpiWorld, stop: StopRequest
+) -> None:
     """The training as a worker sees it."""
     settings, folder, phases = assignment.settings, assignment.folder, Stopwatch()
-    feeds = make_feeds(sources, settings, start, choose_device(settings.compute.device))
-    step = _make_step(settings, feeds, start, crew, phases)
-    _share_weights(step, crew, start)
-    if own := crew.post.receive(by=MASTER)[1]:
-        restore(own, step, folder)
-    easgd = settings.sync == "easgd"
-    method = ElasticWorker(step, partial(rate_after, settings)) if easgd else DownpourWorker(step)
-    Worker(settings, folder, feeds, step, method, wish).go(crew.post, start, phases)
-
-
-def _make_step(
-    settings: TrainSettings, feeds: Mapping[int, Feed], start: Start, crew: Crew, phases: Phases = UNMEASURED
-) -> TrainingStep:
     device = choose_device(settings.compute.device)
-    torch.manual_seed(settings.seed)
-    model = Model(settings.model).to(device)
-    if not start.goes_on and settings.start is not None:
-        model.load_state_dict(load_model(Path(settings.start)).model.state_dict())
-    elif not start.goes_on and crew.rank == _FIRST_WORKER:
-        model.embedding.fit(feeds[0].chunk().features_NF)
-    return TrainingStep(model, settings, device, ALONE, phases)
+    feeds = make_feeds(sources, settings, start, device)
+    first = feeds[0] if world.rank == _FIRST_WORKER else None
+    model = make_model(settings, device, first, new=not start.goes_on)
+    step = TrainingStep(model, settings, device, ALONE, phases)
+    _share_weights(step, world, start)
+    if own := world.messages.receive(source=MASTER)[1]:
+        restore(own, step, folder)
+    method = METHODS[settings.sync](step, settings, len(world.workers))
+    Worker(settings, folder, feeds, step, method, stop).run(world.messages, start, phases)
 
 
-def _start(assignment: Assignment, keepers: list[Keeper]) -> Start:
-    """Where the training is; the master keeps the one who knows."""
-    settings = assignment.settings
-    keeper = Keeper(assignment, ALONE)
-    keepers.append(keeper)
-    state, found = keeper.state, keeper.found
-    same = found is None or found.settings["compute"]["batch_elements"] == settings.compute.batch_elements
-    if found is None:
-        state.positions = [BEGINNING] * settings.source.lanes
-    elif not same and any(position.batch for position in state.positions):
-        say("batches of another size than before: the rest of this pass through the events is left out")
-    return Start(found is not None, keeper.finished, state.step, state.events, list(state.positions), state.shape, same)
-
-
-def _share_weights(step: TrainingStep, crew: Crew, start: Start) -> None:
+def _share_weights(step: TrainingStep, world: MpiWorld, start: Start) -> None:
     """Everybody has the weights of one process, who knows them, and averages that begin with them."""
-    by = MASTER if start.goes_on else _FIRST_WORKER
-    told = crew.tell({name: value.cpu() for name, value in step.model.state_dict().items()}, by=by)
-    if crew.rank != by:
-        step.model.load_state_dict(told)
+    source = MASTER if start.goes_on else _FIRST_WORKER
+    weights = world.broadcast({name: value.cpu() for name, value in step.model.state_dict().items()}, source)
+    if world.rank != source:
+        step.model.load_state_dict(weights)
         with torch.no_grad():
             for name, weight in step.model.named_parameters():
                 step.average.weights[name].copy_(weight)
@@ -150,8 +185,287 @@ def _share_weights(step: TrainingStep, crew: Crew, start: Start) -> None:
 
 def rate_after(settings: TrainSettings, events: int) -> float:
     """The rate of a move after which so many events have been shown to all workers."""
-    optimizer = settings.optimizer
     batches = settings.asynchronous.period if settings.sync == "downpour" else 1
     elements = batches * settings.compute.batch_elements
-    highest = ruled_rate(optimizer.rate, optimizer.rule, elements, optimizer.rule_elements)
-    return highest * rate_factor(events / settings.length.events, optimizer.warmup, optimizer.final)
+    return rate_at(settings.optimizer, events, settings.length.events, elements)
+
+
+class Downpour:
+    """Downpour SGD: workers compute gradients, the master moves the weights (J. Dean et al., NeurIPS 2012).
+
+    A worker works with the weights that it fetched last. When its gradients arrive, those of other workers may have moved the
+    weights of the master meanwhile: how often is their staleness.
+    """
+
+    #: Whether a checkpoint needs what the workers have: here all is at the master.
+    needs_states = False
+
+    def __init__(self, step: TrainingStep, settings: TrainSettings, workers: int) -> None:
+        self._step, self._settings, self._weights = step, settings, list(step.model.parameters())
+        self._share = settings.asynchronous.elastic / workers
+
+    @torch.no_grad()
+    def take_in(self, row: Tensor, number: int, rate: float) -> float | None:
+        """The master moves along the gradient in a row, as step number `number`, and puts the weights in its place.
+
+        Returns the length of the gradient."""
+        for piece, weight in pieces(row, self._weights):
+            weight.grad = piece.to(weight.device)
+        length = self._step.move(number, rate)
+        for piece, weight in pieces(row, self._weights):
+            piece.copy_(weight)
+        return float(length)
+
+    def work(self, batches: Sequence[TrainingBatch], row: Tensor, version: int, events: int) -> list[Record]:
+        """A worker puts the gradient of some batches, taken as one, into a row; its weights are of this version, fetched when
+        so many events had been shown."""
+        terms = self._step.gradients(batches)
+        with torch.no_grad():
+            for piece, weight in pieces(row, self._weights):
+                piece.copy_(torch.zeros_like(weight) if weight.grad is None else weight.grad)
+        length = row.norm().to(terms["total"].device)
+        positions = tuple(batch.position for batch in batches)
+        self._step.records.add(version + 1, positions, {**terms, "gradient": length})
+        return self._step.records.read()
+
+    @torch.no_grad()
+    def arrive(self, row: Tensor) -> None:
+        """A worker takes the weights in a row."""
+        for piece, weight in pieces(row, self._weights):
+            weight.copy_(piece)
+
+
+class ElasticAveraging(Downpour):
+    """Elastic averaging SGD: every worker moves weights of its own, bound to a centre (arXiv:1412.6651, algorithm 1).
+
+    When a worker with the weights w talks to the centre c, both move towards each other by a share of their difference:
+
+        d = alpha (w - c),    w <- w - d,    c <- c + d,    alpha = elastic / workers
+    """
+
+    needs_states = True  # workers have weights and optimisers of their own
+
+    @torch.no_grad()
+    def take_in(self, row: Tensor, number: int, rate: float) -> float | None:
+        """The centre moves towards the weights in a row, and puts in their place what they move by."""
+        for piece, weight in pieces(row, self._weights):
+            difference = self._share * (piece.to(weight.device) - weight)
+            weight += difference
+            piece.copy_(difference)
+        self._step.average.update(number)
+        return None
+
+    def work(self, batches: Sequence[TrainingBatch], row: Tensor, version: int, events: int) -> list[Record]:
+        """A worker takes a step for each of some batches, and puts its weights into a row."""
+        step, made = self._step, []
+        for batch in batches:
+            events += batch.num_events
+            terms = step.gradients([batch])
+            length = step.move(version, rate_after(self._settings, events))
+            step.records.add(version + 1, (batch.position,), {**terms, "gradient": length})
+            if step.records.full:
+                made += step.records.read()
+        made += step.records.read()
+        with torch.no_grad():
+            for piece, weight in pieces(row, self._weights):
+                piece.copy_(weight)
+        return made
+
+    @torch.no_grad()
+    def arrive(self, row: Tensor) -> None:
+        """A worker moves by what is in a row."""
+        for piece, weight in pieces(row, self._weights):
+            weight -= piece.to(weight.device)
+
+
+METHODS = {"downpour": Downpour, "easgd": ElasticAveraging}
+
+
+def pieces(row: Tensor, tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """What of a row belongs to each tensor, in its shape and as the same memory, with the tensor."""
+    for piece, tensor in zip(torch.split(row, [tensor.numel() for tensor in tensors]), tensors, strict=True):
+        yield piece.view_as(tensor), tensor
+
+
+class Worker:
+    """Works until the master tells it to end."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        folder: Path,
+        feeds: Mapping[int, Feed],
+        step: TrainingStep,
+        method: Downpour,
+        stop: StopRequest,
+    ) -> None:
+        self._settings, self._folder, self._feeds = settings, folder, feeds
+        self._step, self._method, self._stop_request = step, method, stop
+        self._row = torch.empty(step.model.num_parameters)
+
+    def run(self, messages: Messages, start: Start, phases: Stopwatch) -> None:
+        """Train to the end, and tell the master what the time went into."""
+        messages.phases = phases
+        version, events, go_on = start.step, start.events, True
+        self._step.redraw(version)
+        while go_on:
+            with phases("data"):
+                drawn = [self._draw(events) for _ in range(self._settings.asynchronous.period)]
+            batches = [batch for _, batch in drawn]
+            records = self._method.work(batches, self._row, version, events)
+            if bad := next((record for record in records if record.not_finite), None):  # the master shall not get it
+                guilty = drawn if len(records) == 1 else [drawn[records.index(bad)]]
+                raise diverged(bad, self._folder, [feed.again(batch.position) for feed, batch in guilty])
+            messages.send(MASTER, self._report(batches, records, version), self._row)
+            answer: Answer = messages.receive(self._row, source=MASTER)[1]
+            self._method.arrive(self._row)
+            for number in range(version + 1, answer.version + 1):
+                self._step.redraw(number)
+            if answer.wants_state:
+                messages.send(MASTER, snapshot(self._step))
+            version, events, go_on = answer.version, answer.events, answer.go_on
+        messages.send(MASTER, Account(phases.seconds, messages.bytes_sent, messages.bytes_received))
+
+    def _draw(self, events: int) -> tuple[Feed, TrainingBatch]:
+        """A batch of the lane that is furthest behind."""
+        feed = min(self._feeds.values(), key=lambda feed: feed.position)
+        left = (self._settings.length.events - events) // self._settings.source.lanes
+        return feed, feed.next(left)
+
+    def _report(self, batches: Sequence[TrainingBatch], records: Sequence[Record], version: int) -> Report:
+        names = records[0].values
+        return Report(
+            version=version,
+            events=sum(batch.num_events for batch in batches),
+            computed=sum(batch.elements.num_elements for batch in batches),
+            real=sum(batch.num_elements for batch in batches),
+            positions={lane: feed.position for lane, feed in self._feeds.items()},
+            shape=next(iter(self._feeds.values())).shape,
+            values={name: sum(record.values[name] for record in records) / len(records) for name in names},
+            signal=self._stop_request.signal_name,
+        )
+
+
+class Master:
+    """Takes what workers bring, in the order in which it comes, and answers them; has the weights that are saved.
+
+    It alone validates and writes; what workers bring meanwhile waits for it. When the end has come, by the number of events,
+    for want of progress or by a signal, what every worker brings next is still taken, and answered with the end.
+    """
+
+    def __init__(
+        self, settings: TrainSettings, progress: Progress, step: TrainingStep, method: Downpour, stop: StopRequest
+    ) -> None:
+        self._settings, self._progress, self._state = settings, progress, progress.state
+        self._step, self._method, self._stop_request = step, method, stop
+        self._row = torch.empty(step.model.num_parameters)
+        self._phases = Stopwatch()
+        #: By how many moves the weights that workers had worked with were behind.
+        self._staleness: list[int] = []
+        self._ending = self._wants_states = self._validation_due = False
+        self._states: dict[int, dict[str, Tensor]] = {}
+        self._mark = self._checkpointed = time.perf_counter()
+
+    def run(self, messages: Messages, workers: Sequence[int]) -> StoppedError | None:
+        """Train to the end; the error to raise if it was stopped before."""
+        messages.phases = self._phases
+        accounts: dict[int, Account] = {}
+        with self._progress.shown():
+            while len(accounts) < len(workers):
+                worker, report = messages.receive(self._row)
+                self._take_in(report)
+                late = time.perf_counter() - self._checkpointed >= self._settings.length.checkpoint_seconds
+                self._ending |= self._progress.finished or self._stop_request.signal_name is not None
+                self._answer(worker, messages, len(workers))
+                if self._ending:
+                    accounts[worker] = messages.receive(source=worker)[1]  # at once, or it would be taken for a report
+                elif late or self._validation_due:
+                    self._validate_if_due()
+                    self._begin_checkpoint()
+            if self._progress.stopped_early:
+                say(f"stopped early: {self._state.since_best} validations without a better one")
+            else:
+                self._validation_due |= self._progress.finished
+                self._validate_if_due()
+            self._write_checkpoint()
+        own = Account(self._phases.seconds, messages.bytes_sent, messages.bytes_received)
+        self._write_accounts([own, *(accounts[worker] for worker in workers)])
+        if self._progress.finished:
+            return None
+        return stopped(self._stop_request.signal_name or "a signal", self._state.events)
+
+    def _take_in(self, report: Report) -> None:
+        """Let a report have its effect."""
+        state, every = self._state, self._settings.length.validate_every
+        before = state.events
+        self._staleness.append(state.step - report.version)
+        rate = rate_after(self._settings, state.events + report.events)
+        with self._phases("optimizer"):
+            self._step.redraw(state.step)
+            length = self._method.take_in(self._row, state.step, rate)
+        state.count(report.events, report.computed, report.real)
+        for lane, position in report.positions.items():
+            state.positions[lane] = position
+        state.shape = report.shape
+        self._stop_request.signal_name = self._stop_request.signal_name or report.signal
+        now = time.perf_counter()
+        state.step_seconds += now - self._mark
+        self._mark = now
+        values = report.values if length is None else {**report.values, "gradient": length}
+        self._progress.note([Record(state.step, (), values)], rate)
+        self._validation_due |= state.events // every > before // every
+
+    def _answer(self, worker: int, messages: Messages, workers: int) -> None:
+        wants_state = self._method.needs_states and (self._wants_states or self._ending)
+        messages.send(worker, Answer(self._state.step, self._state.events, not self._ending, wants_state), self._row)
+        if wants_state:
+            self._states[worker] = messages.receive(source=worker)[1]
+            # From now on all are asked with every answer, so that each state is as of the last row that its worker brought.
+            if len(self._states) == workers and not self._ending:
+                self._write_checkpoint()
+
+    def _begin_checkpoint(self) -> None:
+        """Write a checkpoint, now or when all workers have sent what belongs into it."""
+        if self._method.needs_states:
+            self._wants_states = True
+            self._checkpointed = time.perf_counter()
+        else:
+            self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
+        with self._phases("checkpoint"):
+            tensors = snapshot(self._step)
+            for worker, theirs in self._states.items():
+                tensors |= {_prefix(worker) + name: value for name, value in theirs.items()}
+            self._progress.checkpoint(tensors)
+        self._wants_states, self._states = False, {}
+        self._mark = self._checkpointed = time.perf_counter()
+
+    def _validate_if_due(self) -> None:
+        if not self._validation_due:
+            return
+        with self._phases("validation"):
+            self._progress.validate(self._step.average.model())
+        self._validation_due = False
+        self._mark = time.perf_counter()
+        self._ending |= self._progress.stopped_early
+
+    def _write_accounts(self, accounts: Sequence[Account]) -> None:
+        """What all processes spent their time on, by rank; the first is the master's."""
+        roles = ["master", *["worker"] * (len(accounts) - 1)]
+        record = {
+            "sync": self._settings.sync,
+            "workers": len(accounts) - 1,
+            "staleness_mean": sum(self._staleness) / max(len(self._staleness), 1),
+            "staleness_largest": max(self._staleness, default=0),
+            "ranks": [
+                {"rank": rank, "role": role, **account._asdict()}
+                for rank, (role, account) in enumerate(zip(roles, accounts, strict=True))
+            ],
+        }
+        write_atomic(self._progress.folder / ACCOUNT_FILE, json.dumps(record, indent=1) + "\n")
+
+
+def _prefix(worker: int) -> str:
+    """What the names of a worker's tensors begin with in a checkpoint."""
+    return f"worker-{worker}/"

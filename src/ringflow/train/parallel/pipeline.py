@@ -9,7 +9,7 @@ as in one process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,21 +20,19 @@ from ringflow.models.attention import Layout
 from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import TrainingBatch
 from ringflow.train.device import accelerated, choose_precision, computing_in, random_states, set_random_states
-from ringflow.train.parallel.parts import InParts
-from ringflow.train.parallel.places import Places
-from ringflow.train.parallel.spread import Loss, Prepare, Turns
-from ringflow.train.phases import Phases
+from ringflow.train.parallel import InParts, Loss, Places, Prepare, Turns
+from ringflow.train.profile import Phases
 from ringflow.train.settings import ComputeSettings
-from ringflow.train.team import Sending, Team
+from ringflow.train.world import World
 
 
 class Staged(InParts):
     """Pipeline parallel. Weights of other stages are on the device `meta`: they have names and shapes, and no memory."""
 
     def __init__(
-        self, model: Model, places: Places, team: Team, compute: ComputeSettings, device: torch.device, phases: Phases
+        self, model: Model, places: Places, world: World, compute: ComputeSettings, device: torch.device, phases: Phases
     ):
-        super().__init__(model, places, team, phases)
+        super().__init__(model, places, world, phases)
         self._stage_of = _stages(len(model.blocks), places.parts)
         layers = [block for n, block in enumerate(model.blocks) if self._stage_of[f"blocks.{n}"] == places.part]
         for name, module in model.named_modules():
@@ -43,7 +41,7 @@ class Staged(InParts):
                     setattr(module, own, nn.Parameter(weight.to("meta")))
         self._device = device
         # A channel for each direction, so that neither waits for the other.
-        self._line = _Line(self._within, team.split(places.parts)[0], places, device, model.settings.width)
+        self._line = _Line(self._within, world.split(places.parts)[0], places, device, model.settings.width)
         self._stage = _Stage(model, layers, choose_precision(device, compute.precision), device)
         self._walk = accelerated(self._stage.walk, device, compute.compile)
         self.network = self._stage.finish
@@ -59,7 +57,7 @@ class Staged(InParts):
 
     def whole(self, name: str, tensor: Tensor) -> Tensor:
         here = torch.empty_like(tensor, device=self._device) if tensor.is_meta else tensor
-        self._within.tell_(here, by=self._owner(name))
+        self._within.broadcast_(here, self._owner(name))
         return here
 
     @torch.no_grad()
@@ -83,7 +81,7 @@ class Staged(InParts):
             self._backward(under_way.popleft())
         self._line.wait()
         self.mean_over_copies()
-        return self._told_by_last(sums)
+        return self._of_last(sums)
 
     def _forward(self, batch: TrainingBatch, prepare: Prepare, loss: Loss, divided_by: Tensor | None) -> _Visit:
         elements, turns = prepare(batch)
@@ -113,12 +111,12 @@ class Staged(InParts):
             with self._phases("communication"):
                 self._line.send_back(visit.arrived)
 
-    def _told_by_last(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _of_last(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         with self._phases("communication"):
             last = self.places.parts - 1
-            names = self._within.tell(list(sums), by=last)
+            names = self._within.broadcast(list(sums), last)
             values = torch.stack(list(sums.values())) if sums else torch.empty(len(names), device=self._device)
-            self._within.tell_(values, by=last)
+            self._within.broadcast_(values, last)
         return dict(zip(names, values.unbind(), strict=True))
 
 
@@ -169,10 +167,10 @@ class _Stage:
 class _Line:
     """What goes from stage to stage: rows and random states one way, gradients the other."""
 
-    def __init__(self, onward: Team, back: Team, places: Places, device: torch.device, width: int) -> None:
+    def __init__(self, onward: World, back: World, places: Places, device: torch.device, width: int) -> None:
         self._onward, self._back, self._stage, self._device, self._width = onward, back, places.part, device, width
         self.is_first, self.is_last = places.part == 0, places.part == places.parts - 1
-        self._sent: list[Sending] = []
+        self._sent: list[Callable[[], None]] = []
 
     def send(self, rows: Sequence[Tensor]) -> None:
         """To the next stage."""
@@ -205,8 +203,8 @@ class _Line:
 
     def wait(self) -> None:
         """Until all that was sent is there."""
-        for sending in self._sent:
-            sending.wait()
+        for wait in self._sent:
+            wait()
         self._sent.clear()
 
 

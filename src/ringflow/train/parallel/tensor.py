@@ -16,11 +16,9 @@ from torch.nn.functional import linear
 
 from ringflow.models.model import Model
 from ringflow.train.batches import TrainingBatch
-from ringflow.train.parallel.parts import InParts
-from ringflow.train.parallel.places import Places
-from ringflow.train.parallel.spread import Loss, Prepare
-from ringflow.train.phases import Phases
-from ringflow.train.team import Team
+from ringflow.train.parallel import InParts, Loss, Places, Prepare
+from ringflow.train.profile import Phases
+from ringflow.train.world import World
 
 _WIDENING, _NARROWING = ("mixer.to_qkv", "feed_forward.0"), ("mixer.to_out", "feed_forward.2")
 
@@ -28,16 +26,16 @@ _WIDENING, _NARROWING = ("mixer.to_qkv", "feed_forward.0"), ("mixer.to_out", "fe
 class Sliced(InParts):
     """Tensor parallel, for backbones whose heads know nothing of each other."""
 
-    def __init__(self, model: Model, places: Places, team: Team, phases: Phases) -> None:
-        super().__init__(_slice_of(model, places), places, team, phases)
-        adding = Adding(self._within, phases)
+    def __init__(self, model: Model, places: Places, world: World, phases: Phases) -> None:
+        super().__init__(_slice_of(model, places), places, world, phases)
+        reduce = _Reduce(self._within, phases)
         for block in self.model.blocks:
             for name in (*_WIDENING, *_NARROWING):
                 if name.startswith("mixer") and model.settings.backbone == "mlp":
                     continue
                 parent, _, own = name.rpartition(".")
-                kind = Widening if name in _WIDENING else Narrowing
-                setattr(block.get_submodule(parent), own, kind(block.get_submodule(name), adding))
+                kind = _Widening if name in _WIDENING else _Narrowing
+                setattr(block.get_submodule(parent), own, kind(block.get_submodule(name), reduce))
 
     def counts(self, name: str) -> bool:
         return self.places.part == 0 or _axis(name) is not None
@@ -46,7 +44,7 @@ class Sliced(InParts):
         axis = _axis(name)
         if axis is None:
             return tensor
-        slices = self._within.gather_(tensor)
+        slices = self._within.all_gather_(tensor)
         if "to_qkv" in name:  # queries, keys and values of some heads
             return torch.cat([slice.view(3, -1, *slice.shape[1:]) for slice in slices], dim=1).flatten(0, 1)
         return torch.cat(slices, dim=axis)
@@ -94,71 +92,59 @@ def _slice_of(model: Model, places: Places) -> Model:
     return part.train()
 
 
-class Adding(NamedTuple):
+class _Reduce(NamedTuple):
     """Adds up what the parts of a copy have."""
 
-    team: Team
+    world: World
     phases: Phases
 
-    def __call__(self, tensor: Tensor) -> None:
-        """Put the sum in the place of everybody's."""
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """The sum, in new memory."""
+        total = tensor.clone(memory_format=torch.contiguous_format)
         with self.phases("communication"):
-            self.team.add_(tensor)
+            self.world.all_reduce_(total)
+        return total
 
 
-class Widening(nn.Linear):
-    """Some outputs of a layer whose inputs all parts have."""
+class _Cut(nn.Linear):
+    """A layer of which this part has some outputs, or some inputs."""
 
-    def __init__(self, layer: nn.Module, adding: Adding) -> None:
+    def __init__(self, layer: nn.Module, reduce: _Reduce) -> None:
         nn.Module.__init__(self)
-        self.weight, self.bias = _weights_of(layer)
-        self._adding = adding
+        self.weight, self.bias = layer.parameters()
+        self._reduce = reduce
+
+
+class _Widening(_Cut):
+    """Some outputs of a layer whose inputs all parts have: the gradients of these are added up."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(_Shared.apply(x, self._adding), self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return linear(_SumBackward.apply(x, self._reduce), self.weight, self.bias)  # type: ignore[no-untyped-call]
 
 
-class Narrowing(nn.Linear):
-    """A layer some of whose inputs are here; all parts have its outputs."""
-
-    def __init__(self, layer: nn.Module, adding: Adding) -> None:
-        nn.Module.__init__(self)
-        self.weight, self.bias = _weights_of(layer)
-        self._adding = adding
+class _Narrowing(_Cut):
+    """A layer some of whose inputs are here; all parts have its outputs, and everybody's gradient is the same."""
 
     def forward(self, x: Tensor) -> Tensor:
-        total: Tensor = _Added.apply(linear(x, self.weight), self._adding)  # type: ignore[no-untyped-call]
+        total: Tensor = _SumForward.apply(linear(x, self.weight), self._reduce)  # type: ignore[no-untyped-call]
         return total + self.bias
 
 
-def _weights_of(layer: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
-    weight, bias = layer.parameters()
-    return weight, bias
-
-
-class _Shared(torch.autograd.Function):
-    """What all parts have and each uses in its own way: their gradients are added up."""
-
+class _SumBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, add_up: Adding) -> Tensor:
-        ctx.add_up = add_up
+    def forward(ctx: Any, x: Tensor, reduce: _Reduce) -> Tensor:
+        ctx.reduce = reduce
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        ctx.add_up(total)
-        return total, None
+        return ctx.reduce(gradient), None
 
 
-class _Added(torch.autograd.Function):
-    """The sum over parts; its gradient is everybody's."""
-
+class _SumForward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, add_up: Adding) -> Tensor:
-        total = x.clone()
-        add_up(total)
-        return total
+    def forward(ctx: Any, x: Tensor, reduce: _Reduce) -> Tensor:
+        return reduce(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

@@ -1,26 +1,33 @@
-"""Processes that work together: what they add up and tell each other, and what is said when they cannot meet."""
+"""Processes that work together: collectives, what is said when they cannot meet, and signals that ask for an end."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from fixtures import FOLDER
-from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.errors import FailureError, LostPeerError, StoppedError, UsageError
+from ringflow.elements.batch import ElementBatch
 from ringflow.launch.environment import free_port
-from ringflow.train.parallel.places import Places
-from ringflow.train.team import ALONE, joined
+from ringflow.models.file import load_model
+from ringflow.train.parallel import Places
+from ringflow.train.settings import TrainSettings
+from ringflow.train.step import TrainingStep
+from ringflow.train.trainer import Assignment, train
+from ringflow.train.world import ALONE, catching_signals, collective, joined
 
 CPU = torch.device("cpu")
-SCRIPT = FOLDER / "two_of_a_team.py"
+SCRIPT = FOLDER / "two_ranks.py"
 WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -85,22 +92,22 @@ def test_a_difference_is_an_error_of_all_and_told_once(seen: list[dict[str, Any]
 
 
 def test_one_alone_does_it_all_itself():
-    with joined(CPU) as team:
-        assert team is ALONE
+    with joined(CPU) as world:
+        assert world is ALONE
     tensor = torch.tensor([3.0])
-    ALONE.add_(tensor)
-    ALONE.tell_(tensor)
+    ALONE.all_reduce_(tensor)
+    ALONE.broadcast_(tensor)
     assert tensor.item() == 3.0
-    assert ALONE.add([1.0, 2.0]) == [1.0, 2.0]
-    assert ALONE.gather("a") == ["a"]
-    assert ALONE.first(lambda: 7) == 7
-    ALONE.agree("taste", "sweet")
+    assert ALONE.all_reduce([1.0, 2.0]) == [1.0, 2.0]
+    assert ALONE.all_gather("a") == ["a"]
+    assert ALONE.on_first(lambda: 7) == 7
+    ALONE.require_same({"taste": "sweet"})
 
     def refuse() -> None:
         raise UsageError("this cannot be")
 
     with pytest.raises(UsageError, match="this cannot be") as caught:
-        ALONE.first(refuse)
+        ALONE.on_first(refuse)
     assert not caught.value.told
 
 
@@ -145,6 +152,13 @@ def test_others_that_do_not_come_are_one_line(monkeypatch: pytest.MonkeyPatch):
     assert "\n" not in str(caught.value)
 
 
+def test_what_torch_raises_where_processes_meet_is_a_lost_one_unless_memory_is_full():
+    with pytest.raises(LostPeerError, match=r"another process of this training ended \(closed by peer\)"), collective():
+        raise RuntimeError("closed\nby peer")
+    with pytest.raises(torch.OutOfMemoryError), collective():
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_every_lane_belongs_to_one_process(size: int):
     dealt = [list(Places.of(rank, size, "replicate", 0).lanes(6)) for rank in range(size)]
@@ -152,3 +166,58 @@ def test_every_lane_belongs_to_one_process(size: int):
         range(6)
     )  # in the order in which a checkpoint lists them
     assert {len(lanes) for lanes in dealt} == {6 // size}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_training_with_a_checkpoint(
+    number: signal.Signals,
+    code: int,
+    tiny: Callable[..., TrainSettings],
+    source: Callable[..., Any],
+    events: Callable[..., ElementBatch],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def go(folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        train(Assignment(tiny(), events(10, 99), None, folder, {}), {0: source()})
+
+    go(tmp_path / "undisturbed")
+    take = TrainingStep.take
+
+    def interrupted(step: TrainingStep, batches: Any, number_of_step: int, rate: float) -> None:
+        if number_of_step == 2:
+            os.kill(os.getpid(), number)
+        take(step, batches, number_of_step, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingStep, "take", interrupted)
+        with pytest.raises(StoppedError, match=rf"stopped by {number.name} after \d+ events") as caught:
+            go(tmp_path / "stopped")
+    assert caught.value.exit_code == code
+    assert [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()] == ["step-0000000004"]
+    go(tmp_path / "stopped")
+    first, second = (load_model(tmp_path / run / "last.safetensors") for run in ("undisturbed", "stopped"))
+    assert first.card["training"] == second.card["training"]
+    for name, weight in first.model.state_dict().items():
+        assert torch.equal(weight, second.model.state_dict()[name]), name
+
+
+def test_the_second_signal_has_its_usual_effect():
+    before = signal.getsignal(signal.SIGUSR1)
+    with catching_signals() as wish:
+        assert wish.signal_name is None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert wish.signal_name == "SIGUSR1"
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_what_is_ignored_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with catching_signals() as wish:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert wish.signal_name is None
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,308 @@
+"""Processes that train one network together: rank and size, collectives, who speaks, and signals that ask for an end.
+
+    with joined(device) as world:
+        world.rank, world.size
+        (events,) = world.all_reduce([batch.num_events])
+
+Whoever starts the processes (torchrun, Ray, Spark, MPI, Slurm) says so in the environment: RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR and MASTER_PORT. Without them a process is alone, and nothing here costs anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
+from itertools import count
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from ringflow.base.errors import FailureError, LostPeerError, RingflowError, StoppedError, UsageError
+from ringflow.base.log import speaks
+from ringflow.launch.environment import STORE_KEPT, changed, is_loopback, loopback_store, loopback_variables
+from ringflow.train.device import is_out_of_memory
+
+T = TypeVar("T")
+
+#: Seconds after which a process that does not answer is taken for dead.
+DEFAULT_TIMEOUT = 600.0
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class World:
+    """A process alone: it is the first of one, and every collective is its own."""
+
+    rank, size = 0, 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        """The sums, over all processes, of numbers on the host."""
+        return list(values)
+
+    def all_reduce_(self, tensor: Tensor) -> None:
+        """Put the sum over all processes in the place of a tensor on the device."""
+
+    def broadcast(self, thing: T, source: int = 0) -> T:
+        """What one process has."""
+        return thing
+
+    def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
+        """Put one process's tensor in the place of everybody's."""
+
+    def all_gather(self, thing: T) -> list[T]:
+        """What every process has, by rank."""
+        return [thing]
+
+    def all_gather_(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's tensor on the device, all of one shape, by rank."""
+        return [tensor]
+
+    def gather(self, thing: T) -> list[T]:
+        """What every process has, by rank, in the first process; nothing elsewhere."""
+        return [thing]
+
+    def send(self, tensor: Tensor, to: int) -> Callable[[], None]:
+        """Begin to send a tensor; call what is returned to wait until it is there. It must stay as it is until then."""
+        raise AssertionError("a process alone has nobody to send to")
+
+    def receive_(self, tensor: Tensor, source: int) -> None:
+        """Put what another process sends into a tensor."""
+        raise AssertionError("a process alone hears from nobody")
+
+    def split(self, parts: int) -> tuple[World, World]:
+        """Cut the world into groups of `parts` neighbours; this process's own, and that of all in its place."""
+        return ALONE, ALONE
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Let the first process do something; all get the result, or its error."""
+        outcome: Any = None
+        if self.is_first:
+            try:
+                outcome = (work(), None)
+            except RingflowError as error:
+                outcome = (None, error)
+        result, failure = self.broadcast(outcome)
+        if failure is not None:
+            failure.told = not self.is_first
+            raise failure
+        return result  # type: ignore[no-any-return]
+
+    @contextmanager
+    def first_holds(self, holding: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """Let the first process hold something while all work; its error when it cannot is everybody's."""
+        with ExitStack() as held:
+            self.on_first(lambda: held.enter_context(holding()))
+            yield
+
+    def require_same(self, mine: Mapping[str, object]) -> None:
+        """An error if the processes differ in one of several things, by name."""
+        said = self.all_gather(dict(mine))
+        for rank, theirs in enumerate(said):
+            if found := next((name for name in mine if theirs[name] != said[0][name]), None):
+                error = UsageError(f"process {rank} has another {found} than process 0; give all of them the same")
+                error.told = not self.is_first
+                raise error
+
+
+@contextmanager
+def collective() -> Iterator[None]:
+    """Around what several processes do together: what torch raises there is another one that is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:160]
+        raise LostPeerError(
+            f"another process of this training ended ({reason}); start it again: it goes on from the last checkpoint"
+        ) from error
+
+
+class ProcessGroupWorld(World):
+    """One of several processes that torch has brought together; `group` are those meant, all unless given."""
+
+    def __init__(self, device: torch.device, group: Any = None) -> None:
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._device, self._group = device, group
+        # Numbers on the host travel apart, so that an accelerator need not be waited for. None is the group of all: held here,
+        # that one would outlive its end in the frames of an error, and abort the process.
+        self._host = dist.new_group(backend="gloo") if device.type != "cpu" and group is None else group
+
+    @collective()
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums, group=self._host)
+        return sums.tolist()
+
+    @collective()
+    def all_reduce_(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor, group=self._group)
+
+    @collective()
+    def broadcast(self, thing: T, source: int = 0) -> T:
+        carried = [thing if self.rank == source else None]
+        dist.broadcast_object_list(carried, group=self._host, group_src=source)
+        return carried[0]  # type: ignore[return-value]
+
+    @collective()
+    def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
+        dist.broadcast(tensor, group=self._group, group_src=source)
+
+    @collective()
+    def all_gather(self, thing: T) -> list[T]:
+        everybody: list[Any] = [None] * self.size
+        dist.all_gather_object(everybody, thing, group=self._host)
+        return everybody
+
+    @collective()
+    def all_gather_(self, tensor: Tensor) -> list[Tensor]:
+        everybody = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(everybody, tensor.contiguous(), group=self._group)
+        return everybody
+
+    @collective()
+    def gather(self, thing: T) -> list[T]:
+        everybody: list[Any] = [None] * self.size if self.is_first else []
+        dist.gather_object(thing, everybody or None, group=self._host, group_dst=0)
+        return everybody
+
+    @collective()
+    def send(self, tensor: Tensor, to: int) -> Callable[[], None]:
+        under_way = dist.isend(tensor, group=self._group, group_dst=to)
+
+        @collective()
+        def wait(sent: Tensor = tensor) -> None:  # which keeps the memory until it has left
+            under_way.wait()  # type: ignore[union-attr]
+
+        return wait
+
+    @collective()
+    def receive_(self, tensor: Tensor, source: int) -> None:
+        dist.recv(tensor, group=self._group, group_src=source)
+
+    @collective()
+    def split(self, parts: int) -> tuple[World, World]:
+        neighbours = [list(range(first, first + parts)) for first in range(0, self.size, parts)]
+        return self._own_of(neighbours), self._own_of(list(map(list, zip(*neighbours, strict=True))))
+
+    def _own_of(self, rows: list[list[int]]) -> World:
+        """The group of the row that this process is in; all processes make all of them, in the same order."""
+        groups = [dist.new_group(row) if len(row) > 1 else None for row in rows]
+        own = next(group for group, row in zip(groups, rows, strict=True) if self.rank in row)
+        return ALONE if own is None else ProcessGroupWorld(self._device, own)
+
+
+#: A process that knows of no others.
+ALONE = World()
+
+
+@contextmanager
+def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[World]:
+    """The processes that the environment names, until the context is left."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not size.isdecimal():
+        raise UsageError(f"WORLD_SIZE={size} is no number of processes; start with `ringflow launch`, or unset it")
+    if int(size) <= 1:
+        yield ALONE
+        return
+    if missing := [name for name in _NEEDED if name not in os.environ]:
+        raise UsageError(
+            f"WORLD_SIZE is set but {missing[0]} is not; start with `ringflow launch`, or unset WORLD_SIZE"
+        )
+    host = os.environ["MASTER_ADDR"]
+    with changed(os.environ, loopback_variables(host)):
+        _meet(device, timedelta(seconds=timeout), host, int(os.environ["MASTER_PORT"]))
+        try:
+            yield ProcessGroupWorld(device)
+        except RingflowError as error:
+            # A network that outlives its group, in the frames of an error or in a cycle, aborts the process at its end.
+            for one in (error, error.__cause__):
+                traceback.clear_frames(one.__traceback__ if one else None)
+            raise
+        finally:
+            gc.collect()
+            dist.destroy_process_group()
+
+
+_meetings = count()
+
+
+def _meet(device: torch.device, timeout: timedelta, host: str, port: int) -> None:
+    """Bring the processes together. What they tell each other on the way is kept apart from what those before them told."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        if rank == 0 and is_loopback(host) and os.environ.get(STORE_KEPT) != "True":
+            store = loopback_store(host, port, size)
+            store.set_timeout(timeout)
+        else:
+            store = next(rendezvous("env://", timeout=timeout))[0]
+        own = PrefixStore(f"ringflow-{next(_meetings)}", store)
+        backend = dist.get_default_backend_for_device(device)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
+    except (RuntimeError, ValueError, OSError) as error:  # what torch raises depends on where it waits
+        reason = " ".join(str(error).split())[:160]
+        if "EADDRINUSE" in reason or "already in use" in reason:
+            raise FailureError(f"something else listens at {host}:{port}; give another MASTER_PORT") from None
+        raise FailureError(
+            f"the processes did not meet at {host}:{port} ({reason}); are all of them started?"
+        ) from None
+
+
+class StopRequest:
+    """Whether a signal asked for the end, and which."""
+
+    signal_name: str | None = None
+
+
+@contextmanager
+def catching_signals() -> Iterator[StopRequest]:
+    """Take note of the first signal instead of dying of it, so that a training stops after its step; the second one has its
+    usual effect.
+
+    Slurm sends SIGUSR1 before the time of a job is up, a terminal SIGINT at Ctrl-C, and everybody SIGTERM to what shall end.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():  # Python lets no other thread set handlers
+        yield request
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        request.signal_name = signal.Signals(number).name
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        if number == signal.SIGINT and speaks():  # a step that waits for data can take long; print is not for handlers
+            os.write(2, b"stopping after this step; Ctrl-C again stops at once\n")
+
+    # What is ignored was not meant for this process: a shell gives SIGINT to those in the foreground only.
+    caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in caught}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stopped(signal_name: str, events: int) -> StoppedError:
+    """The error of a training that a signal has ended, after its checkpoint."""
+    error = StoppedError(
+        f"stopped by {signal_name} after {events} events, and all is saved; the same command goes on from there"
+    )
+    if signal_name == signal.SIGINT.name:  # nobody who types Ctrl-C wants a batch system to start it again
+        error.exit_code = 130
+    return error

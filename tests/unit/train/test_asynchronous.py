@@ -1,0 +1,553 @@
+"""Master and workers: what rows do to weights, who takes which batches, when they end, and how the error of one ends all."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from ringflow.base.errors import DivergenceError, FailureError, RingflowError, StoppedError, UsageError
+from ringflow.elements.batch import ElementBatch
+from ringflow.models.model import Model
+from ringflow.train.asynchronous import (
+    METHODS,
+    Account,
+    Answer,
+    Downpour,
+    ElasticAveraging,
+    Master,
+    Report,
+    Stopwatch,
+    Worker,
+    mpi,
+    pieces,
+    rate_after,
+)
+from ringflow.train.asynchronous.mpi import Messages, MpiWorld, joined
+from ringflow.train.batches import BEGINNING, DataPosition, Feed, TrainingBatch
+from ringflow.train.checkpoint import Checkpoints
+from ringflow.train.profile import UNMEASURED
+from ringflow.train.settings import TrainSettings
+from ringflow.train.step import TrainingStep
+from ringflow.train.trainer import Assignment, Progress, Start, make_feeds
+from ringflow.train.world import ALONE, StopRequest
+
+Tiny = Callable[..., TrainSettings]
+MakeStep = Callable[[TrainSettings], TrainingStep]
+CPU = torch.device("cpu")
+
+
+class ScriptedMessages:
+    """Receives what is in its script, one after the other, and remembers what was sent."""
+
+    def __init__(self, *script: tuple[int, Any, Tensor | None]) -> None:
+        self.script = deque(script)
+        self.sent: list[tuple[int, Any, Tensor | None]] = []
+        self.phases = UNMEASURED
+        self.bytes_sent = self.bytes_received = 0
+
+    def send(self, to: int, message: Any, row: Tensor | None = None) -> None:
+        self.sent.append((to, message, None if row is None else row.clone()))
+
+    def receive(self, row: Tensor | None = None, source: int | None = None) -> tuple[int, Any]:
+        sender, message, content = self.script.popleft()
+        assert source in (None, sender), f"{source} was expected, not {sender}"
+        assert (row is None) == (content is None), "a row comes where one is expected"
+        if row is not None and content is not None:
+            row.copy_(content)
+        return sender, message
+
+
+@pytest.fixture
+def scripted() -> Callable[..., ScriptedMessages]:
+    return ScriptedMessages
+
+
+@pytest.fixture
+def make_step() -> Callable[[TrainSettings], TrainingStep]:
+    def make(settings: TrainSettings) -> TrainingStep:
+        torch.manual_seed(settings.seed)
+        return TrainingStep(Model(settings.model), settings, torch.device("cpu"))
+
+    return make
+
+
+def batches(source: Any, count: int) -> list[TrainingBatch]:
+    feed = Feed(source, budget=100, reuse=1, seed=1, device=torch.device("cpu"))
+    return [feed.next(1) for _ in range(count)]
+
+
+def test_pieces_are_views_of_the_row_in_order():
+    row, tensors = torch.arange(10.0), [torch.empty(2, 3), torch.empty(4)]
+    found = [piece for piece, _ in pieces(row, tensors)]
+    assert [piece.tolist() for piece in found] == [[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [6.0, 7.0, 8.0, 9.0]]
+    found[0][1, 0] = -1.0
+    assert row[3] == -1.0
+
+
+def test_gradients_of_a_worker_move_the_master_as_a_step_does(
+    tiny: Tiny, make_step: MakeStep, source: Callable[..., Any]
+):
+    settings = tiny("optimizer.clip=0.5")
+    alone, master, worker = (make_step(settings) for _ in range(3))
+    sender, receiver = Downpour(worker, settings, 1), Downpour(master, settings, 1)
+    row = torch.empty(worker.model.num_parameters)
+    for number, batch in enumerate(batches(source(), 3)):
+        alone.take([batch], number, 1e-2)
+        expected = alone.records.read()[0].values
+        (record,) = sender.work([batch], row, number, 0)
+        assert record.values["total"] == expected["total"]
+        length = receiver.take_in(row, number, 1e-2)
+        assert (record.values["gradient"], length) == (pytest.approx(expected["gradient"]), expected["gradient"])
+        sender.arrive(row)
+    for one, of_master, of_worker in zip(*(s.model.parameters() for s in (alone, master, worker)), strict=True):
+        torch.testing.assert_close(of_master, one, rtol=0, atol=1e-6)
+        assert torch.equal(of_worker, of_master)
+    for name, value in alone.average.weights.items():
+        torch.testing.assert_close(master.average.weights[name], value, rtol=0, atol=1e-6)
+
+
+def test_several_batches_make_one_gradient(tiny: Tiny, make_step: MakeStep, source: Callable[..., Any]):
+    step = make_step(tiny("source.hide=0"))
+    two = batches(source(), 2)
+    row = torch.empty(step.model.num_parameters)
+    (record,) = Downpour(step, tiny(), 1).work(two, row, 7, 0)
+    assert (record.step, record.positions) == (8, tuple(batch.position for batch in two))
+    step.gradients(two)
+    whole = torch.cat([weight.grad.flatten() for weight in step.model.parameters() if weight.grad is not None])
+    torch.testing.assert_close(row, whole)
+
+
+class Quadratic:
+    """A network of four numbers with the loss a w^2 / 2, as the rules see one."""
+
+    def __init__(self, begin: list[float]) -> None:
+        self.model = torch.nn.Linear(2, 2, bias=False)
+        self.model.weight.data = torch.tensor(begin).view(2, 2)
+        self.average = SimpleNamespace(update=lambda number: None)
+
+    @property
+    def weight(self) -> np.ndarray:
+        return self.model.weight.detach().numpy().ravel()
+
+
+def test_elastic_averaging_is_the_recursion_of_the_paper(tiny: Tiny):
+    settings = tiny("asynchronous.elastic=0.4")  # of two workers
+    curvature, rate, share = np.array([1.0, 0.3, 2.0, 0.1]), 0.1, 0.2
+    begins = [[1.0, -2.0, 3.0, 0.5], [-1.0, 1.0, 0.0, 4.0]]
+    network = Quadratic([0.0, 0.0, 0.0, 0.0])
+    centre = ElasticAveraging(network, settings, 2)
+    workers = [Quadratic(begin) for begin in begins]
+    w, c = np.array(begins), np.zeros(4)
+    row = torch.empty(4)
+    for talk in range(12):
+        number = talk % 2  # one after the other
+        for _ in range(3):
+            with torch.no_grad():
+                weight = workers[number].model.weight
+                weight -= rate * torch.tensor(curvature, dtype=torch.float32).view(2, 2) * weight
+            w[number] = w[number] - rate * curvature * w[number]
+        row.copy_(torch.from_numpy(workers[number].weight))
+        centre.take_in(row, talk, 0.0)
+        ElasticAveraging(workers[number], settings, 2).arrive(row)
+        w[number], c = w[number] - share * (w[number] - c), c + share * (w[number] - c)
+        np.testing.assert_allclose(network.weight, c, atol=1e-6)
+        np.testing.assert_allclose(workers[number].weight, w[number], atol=1e-6)
+    assert np.abs(c).max() > 0.1
+
+
+def test_a_worker_takes_a_step_for_every_batch(tiny: Tiny, make_step: MakeStep, source: Callable[..., Any]):
+    settings = tiny("sync=easgd", "length.events=5000")
+    alone, step, three = make_step(settings), make_step(settings), batches(source(), 3)
+    row = torch.empty(step.model.num_parameters)
+    records = ElasticAveraging(step, settings, 1).work(three, row, 4, 1000)
+    events = 1000
+    for number, batch in enumerate(three):
+        events += batch.num_events
+        alone.take([batch], number, rate_after(settings, events))
+        assert alone.records.read()[0].values == records[number].values
+    assert torch.equal(row, torch.cat([weight.detach().flatten() for weight in alone.model.parameters()]))
+
+
+def test_the_rate_follows_the_events_and_the_size_of_a_move(tiny: Tiny):
+    words = ("optimizer.rate=0.01", "optimizer.warmup=0.5", "optimizer.rule=linear", "optimizer.rule_elements=100")
+    settings = tiny("sync=downpour", "asynchronous.period=3", *words)
+    assert rate_after(settings, 30) == pytest.approx(0.01 * 3 * 0.5)
+    assert rate_after(tiny("sync=easgd", "asynchronous.period=3", *words), 30) == pytest.approx(0.01 * 0.5)
+
+
+FRESH = Start(False, False, 0, 0, [BEGINNING, BEGINNING], None, True)
+
+
+@pytest.fixture
+def work(make_step: Callable[..., TrainingStep], scripted: Any, run: Path) -> Callable[..., Any]:
+    """A worker that hears prepared answers, each with a row of zeros; what it sends."""
+
+    def go(settings: TrainSettings, sources: dict[int, Any], *answers: Answer, stop: StopRequest | None = None) -> Any:
+        step = make_step(settings)
+        method = METHODS[settings.sync](step, settings, 1)
+        heard = scripted(*((0, answer, torch.zeros_like(torch.empty(step.model.num_parameters))) for answer in answers))
+        feeds = make_feeds(sources, settings, FRESH, CPU)
+        Worker(settings, run, feeds, step, method, stop or StopRequest()).run(heard, FRESH, Stopwatch())
+        assert not heard.script
+        heard.model = step.model
+        return heard
+
+    return go
+
+
+def test_it_takes_its_lanes_in_turn_and_reports_where_they_are(tiny: Tiny, work: Callable[..., Any], source: Any):
+    settings = tiny("sync=downpour", "asynchronous.period=3", "source.lanes=2")
+    stop = StopRequest()
+    stop.signal_name = "SIGTERM"
+    answers = Answer(5, 70), Answer(9, 120, go_on=False)
+    heard = work(settings, {0: source(60), 1: source(60)}, *answers, stop=stop)
+    (_, first, _), (_, second, _), (_, account, nothing) = heard.sent
+    assert [report.version for report in (first, second)] == [0, 5]
+    assert [report.positions for report in (first, second)] == [
+        {0: DataPosition(0, 0, 2), 1: DataPosition(0, 0, 1)},
+        {0: DataPosition(0, 0, 3), 1: DataPosition(0, 0, 3)},
+    ]
+    assert first.signal == "SIGTERM"
+    assert first.computed == first.real > 0
+    assert {"total", "gradient"} < set(first.values)
+    assert isinstance(account, Account)
+    assert nothing is None
+    assert account.seconds["data"] > 0
+
+
+def test_it_hands_over_its_state_when_asked(tiny: Tiny, work: Callable[..., Any], source: Any):
+    settings = tiny("sync=easgd", "asynchronous.period=2", "source.lanes=1")
+    heard = work(settings, {0: source()}, Answer(1, 20, wants_state=True), Answer(2, 40, go_on=False))
+    _, (to, state, _), _, _ = heard.sent
+    assert to == 0
+    assert {name.split("/")[0] for name in state} == {"weights", "average", "optimizer"}
+    assert int(state["optimizer/step/norm.weight"]) == 2
+
+
+def test_random_features_are_drawn_when_the_master_draws_them(
+    tiny: Tiny, work: Callable[..., Any], source: Any, make_step: Callable[..., TrainingStep]
+):
+    settings = tiny("sync=easgd", "model.backbone=kernel", "model.kernel.redraw_steps=4", "source.lanes=1")
+    drawn = {version: make_step(settings) for version in (0, 4, 8)}
+    for version, step in drawn.items():
+        step.redraw(version)
+    features = {version: step.model.blocks[0].mixer.projection_ME for version, step in drawn.items()}
+    for last, expected in ((3, 0), (4, 4), (7, 4), (9, 8)):  # it may miss the moment itself
+        heard = work(settings, {0: source()}, Answer(2, 20), Answer(last, 40, go_on=False))
+        assert torch.equal(heard.model.blocks[0].mixer.projection_ME, features[expected])
+
+
+@pytest.mark.parametrize(("sync", "positions"), [("downpour", 4), ("easgd", 1)])
+def test_what_is_not_finite_is_not_sent(
+    sync: str, positions: int, tiny: Tiny, work: Callable[..., Any], source: Any, run: Path
+):
+    settings = tiny(f"sync={sync}", "asynchronous.period=4", "source.lanes=1", "seed=4")
+    answers = [Answer(n, 10 * n) for n in range(1, 9)]
+    with pytest.raises(DivergenceError, match=r"became NaN or infinite at step \d+; the batch is in .*bad_batch"):
+        work(settings, {0: source(spoiled=(0,))}, *answers)
+    with safe_open(run / "bad_batch.safetensors", framework="pt") as file:
+        assert len(json.loads(file.metadata()["positions"])) == positions
+        assert file.get_tensor("targets.momentum_N4").isinf().any()
+
+
+def test_it_goes_on_where_lanes_were_and_with_other_batches_at_the_next_turn(tiny: Tiny, source: Any):
+    settings = tiny("source.lanes=2", "source.reuse=2")
+    positions = [DataPosition(3, 0, 2), DataPosition(3, 1, 0)]
+    start = Start(True, False, 9, 100, positions, None, True)
+    feeds = make_feeds({0: source(), 1: source()}, settings, start, CPU)
+    assert [feed.position for feed in feeds.values()] == positions
+    feeds = make_feeds({0: source(), 1: source()}, settings, start._replace(same_batches=False), CPU)
+    assert [feed.position for feed in feeds.values()] == [DataPosition(3, 1, 0), DataPosition(3, 1, 0)]
+
+
+VALUES = {"total": 1.0, "gradient": 2.0}
+
+
+class Steps:
+    """A rule that puts the number of the step into the row."""
+
+    def __init__(self, needs_states: bool) -> None:
+        self.needs_states, self.rates = needs_states, []
+
+    def take_in(self, row: Tensor, number: int, rate: float) -> float | None:
+        self.rates.append(rate)
+        row.fill_(number)
+        return None
+
+
+def report(version: int, batch: int, lane: int = 0, **more: Any) -> Report:
+    place = {lane: DataPosition(0, 0, batch)}
+    return Report(version, events=20, computed=100, real=90, positions=place, shape=None, values=VALUES, **more)
+
+
+@pytest.fixture
+def lead(
+    tiny: Tiny, make_step: Callable[..., TrainingStep], events: Callable[..., ElementBatch], run: Path, scripted: Any
+) -> Callable[..., Any]:
+    """A master who hears prepared reports of workers, and what it then has to say."""
+
+    def go(script: list[tuple[int, Any]], *words: str, needs_states: bool = False, workers: int = 2) -> tuple[Any, ...]:
+        settings = tiny("source.lanes=2", "sync=easgd" if needs_states else "sync=downpour", *words)
+        progress = Progress(Assignment(settings, events(6, 99), None, run, {}), ALONE)
+        progress.state.positions = [BEGINNING] * 2
+        step, rule = make_step(settings), Steps(needs_states)
+        row = torch.empty(step.model.num_parameters)
+        heard = scripted(*((who, what, row if isinstance(what, Report) else None) for who, what in script))
+        master = Master(settings, progress, step, rule, StopRequest())
+        stopped = master.run(heard, range(1, workers + 1))
+        assert not heard.script
+        return heard, progress, stopped, rule, settings
+
+    return go
+
+
+def ended(seconds: float = 1.0) -> Account:
+    return Account({"forward": seconds}, 10, 20)
+
+
+def test_every_report_counts_and_the_last_ones_are_answered_with_the_end(lead: Callable[..., Any], run: Path):
+    script = [
+        (1, report(0, 1)),
+        (2, report(0, 1, lane=1)),
+        (1, report(1, 2)),
+        (1, ended()),
+        (2, report(2, 2, lane=1)),
+        (2, ended(2.0)),
+    ]
+    heard, progress, stopped, rule, settings = lead(script, "length.events=60", "length.validate_every=1000")
+    assert stopped is None
+    answers = [(to, answer.version, answer.events, answer.go_on, int(row[0])) for to, answer, row in heard.sent]
+    assert answers == [(1, 1, 20, True, 0), (2, 2, 40, True, 1), (1, 3, 60, False, 2), (2, 4, 80, False, 3)]
+    assert rule.rates == [rate_after(settings, events) for events in (20, 40, 60, 80)]
+    state = progress.state
+    assert (state.step, state.events, state.computed, state.padding) == (4, 80, 400, 40)
+    found = Checkpoints(run).read()
+    assert found is not None
+    assert (found.state.step, found.state.positions) == (4, [DataPosition(0, 0, 2)] * 2)
+    record = json.loads((run / "asynchronous.json").read_text())
+    assert (record["staleness_mean"], record["staleness_largest"]) == (pytest.approx((0 + 1 + 1 + 1) / 4), 1)
+    assert [rank["role"] for rank in record["ranks"]] == ["master", "worker", "worker"]
+    assert record["ranks"][2]["seconds"] == {"forward": 2.0}
+
+
+def validations(run: Path) -> list[int]:
+    lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    return [line["events"] for line in lines if line["kind"] == "validation"]
+
+
+def test_it_validates_on_the_way_and_once_at_the_end(lead: Callable[..., Any], run: Path):
+    script = [(1, report(n, n + 1)) for n in range(5)]
+    lead([*script, (1, ended())], "length.events=100", "length.validate_every=50", workers=1)
+    assert validations(run) == [60, 100]
+
+
+def test_it_stops_when_nothing_gets_better(lead: Callable[..., Any], run: Path, capsys: pytest.CaptureFixture[str]):
+    script = [(1, report(n, n + 1)) for n in range(4)]  # the weights do not move: nothing gets better
+    words = ("length.events=1000", "length.validate_every=20", "length.patience=2")
+    _, progress, stopped, *_ = lead([*script, (1, ended())], *words, workers=1)
+    assert (stopped, progress.stopped_early, validations(run)) == (None, True, [20, 40, 60])
+    assert "stopped early: 2 validations without a better one" in capsys.readouterr().err
+
+
+def test_a_signal_of_a_worker_stops_all(lead: Callable[..., Any], run: Path):
+    script = [(2, report(0, 1, lane=1, signal="SIGUSR1")), (2, ended()), (1, report(0, 1)), (1, ended())]
+    heard, _, stopped, *_ = lead(script, "length.events=1000", "length.validate_every=1000")
+    assert str(stopped).startswith("stopped by SIGUSR1 after 40 events, and all is saved")
+    assert [answer.go_on for _, answer, _ in heard.sent] == [False, False]
+    found = Checkpoints(run).read()
+    assert found is not None
+    assert found.state.events == 40
+
+
+def state_of(worker: int, number: int) -> dict[str, Tensor]:
+    return {"weights/w": torch.tensor([float(worker), float(number)])}
+
+
+def test_a_checkpoint_has_the_state_of_every_worker_as_of_its_last_report(lead: Callable[..., Any], run: Path):
+    script = [
+        (1, report(0, 1)),  # it is time for a checkpoint: all are asked from now on
+        (1, report(1, 2)),
+        (1, state_of(1, 2)),
+        (1, report(2, 3)),
+        (1, state_of(1, 3)),
+        (2, report(0, 1, lane=1)),
+        (2, state_of(2, 1)),  # written here
+    ]
+    # The script ends: the master dies after the checkpoint, and what is there is what it wrote.
+    with pytest.raises(IndexError):
+        lead(script, "length.events=1000", "length.validate_every=20", needs_states=True)
+    found = Checkpoints(run).read()
+    assert found is not None
+    assert (found.state.step, found.state.positions) == (4, [DataPosition(0, 0, 3), DataPosition(0, 0, 1)])
+    assert found.tensors["worker-1/weights/w"].tolist() == [1.0, 3.0]
+    assert found.tensors["worker-2/weights/w"].tolist() == [2.0, 1.0]
+
+
+class Mail:
+    """What mpi4py does, for processes that take turns in one."""
+
+    def __init__(self, rank: int, size: int, boxes: dict[Any, deque[Any]]) -> None:
+        self.rank, self.size, self._boxes = rank, size, boxes
+
+    def isend(self, message: Any, dest: int, tag: int) -> Any:
+        self._boxes[dest, self.rank, tag].append(message)
+        return SimpleNamespace(Test=lambda: True)
+
+    def Isend(self, row: Any, dest: int, tag: int) -> Any:
+        return self.isend(row.copy(), dest, tag)
+
+    def iprobe(self, source: int, tag: int, status: Any) -> bool:
+        senders = range(self.size) if source < 0 else [source]
+        found = next((sender for sender in senders if self._boxes[self.rank, sender, tag]), None)
+        if found is not None:
+            status.Set_source(found)
+        return found is not None
+
+    def recv(self, source: int, tag: int) -> Any:
+        return self._boxes[self.rank, source, tag].popleft()
+
+    def Irecv(self, row: Any, source: int, tag: int) -> Any:
+        row[:] = self.recv(source, tag)
+        return SimpleNamespace(Test=lambda: True)
+
+
+@pytest.fixture
+def mails(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Mail]]:
+    class Status:
+        def Set_source(self, source: int) -> None:
+            self.source = source
+
+        def Get_source(self) -> int:
+            return self.source
+
+    fake = SimpleNamespace(MPI=SimpleNamespace(Status=Status, ANY_SOURCE=-1, Exception=ZeroDivisionError))
+    monkeypatch.setitem(__import__("sys").modules, "mpi4py", fake)
+    monkeypatch.setitem(__import__("sys").modules, "mpi4py.MPI", fake.MPI)
+
+    def make(size: int) -> list[Mail]:
+        boxes: dict[Any, deque[Any]] = defaultdict(deque)
+        return [Mail(rank, size, boxes) for rank in range(size)]
+
+    return make
+
+
+def test_messages_and_rows_arrive_and_rows_are_counted(mails: Callable[[int], list[Mail]]):
+    first, second = (Messages(mail, 1.0) for mail in mails(2))
+    row, into = torch.arange(3.0), torch.empty(3)
+    second.send(0, "hello", row)
+    assert first.receive(into) == (1, "hello")
+    assert torch.equal(into, row)
+    assert (second.bytes_sent, first.bytes_received, first.bytes_sent) == (12, 12, 0)
+
+
+def test_nobody_is_waited_for_longer_than_the_timeout(mails: Callable[[int], list[Mail]]):
+    messages = Messages(mails(2)[0], 0.001)
+    with pytest.raises(FailureError, match=r"^nothing from a worker since 0.001 s; start it again"):
+        messages.receive()
+    with pytest.raises(FailureError, match=r"^nothing from process 1 since"):
+        messages.receive(source=1)
+
+
+def test_what_one_tells_all_hear(mails: Callable[[int], list[Mail]]):
+    worlds = [MpiWorld(mail, 1.0) for mail in mails(3)]
+    assert [worlds[rank].broadcast(f"by {rank}", 2) for rank in (2, 0, 1)] == ["by 2"] * 3
+
+
+@pytest.mark.parametrize(("size", "expected"), [(2, [[], [0, 1, 2, 3]]), (3, [[], [0, 1], [2, 3]])])
+def test_workers_share_the_lanes_and_the_master_has_none(
+    size: int, expected: list[list[int]], mails: Callable[[int], list[Mail]]
+):
+    assert [list(MpiWorld(mail, 1.0).lanes(4)) for mail in mails(size)] == expected
+
+
+@pytest.fixture
+def at_exit(monkeypatch: pytest.MonkeyPatch, mails: Callable[[int], list[Mail]]) -> Callable[[int], list[Any]]:
+    """What is to be done at the exit of the process of a rank, of two."""
+
+    def become(rank: int) -> list[Any]:
+        registered: list[Any] = []
+        monkeypatch.setattr(mpi, "_comm_world", lambda sync: mails(2)[rank])
+        monkeypatch.setattr(mpi.atexit, "register", registered.append)
+        monkeypatch.setenv("RANK", str(rank))
+        return registered
+
+    return become
+
+
+def told(error: RingflowError) -> RingflowError:
+    error.told = True
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "ends_all"),
+    [
+        (FailureError("no"), True),
+        (ValueError("a mistake of ours"), True),
+        (told(UsageError("known to all")), False),
+        (StoppedError("known to all"), False),
+    ],
+)
+def test_an_error_of_one_ends_all_unless_all_have_it(
+    error: Exception, ends_all: bool, tiny: Tiny, at_exit: Callable[[int], list[Any]]
+):
+    registered = at_exit(1)
+    with pytest.raises(type(error)), joined(tiny("sync=easgd")):
+        raise error
+    assert bool(registered) == ends_all
+
+
+def test_what_mpi_says_of_a_lost_process_is_one_line(
+    tiny: Tiny, at_exit: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mpi, "_SECONDS_OF_GRACE", 0.0)
+    registered = at_exit(1)
+    with pytest.raises(FailureError, match=r"another process of this training ended \(lost it\)"), joined(tiny()):
+        raise ZeroDivisionError("lost\nit, by a stack of frames")
+    assert registered
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_other_strategies_are_refused_by_the_master(rank: int, tiny: Tiny, at_exit: Callable[[int], list[Any]]):
+    at_exit(rank)
+    with pytest.raises(UsageError, match=r"use compute.strategy=replicate, not shard, or sync=allreduce") as caught:
+        joined(tiny("sync=downpour", "compute.strategy=shard")).__enter__()
+    assert caught.value.told == (rank == 1)
+
+
+def world(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]) -> None:
+    """mpi4py as it would be found."""
+    parts = {"mpi4py": lambda: SimpleNamespace(rc=SimpleNamespace()), "mpi4py.MPI": make}
+    monkeypatch.setattr(mpi, "framework", lambda module, extra: parts[module]())
+
+
+def test_an_mpi_that_is_not_there_is_one_line(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
+    def missing() -> Any:
+        raise RuntimeError("cannot load MPI library\nlibmpi.so")
+
+    world(monkeypatch, missing)
+    with pytest.raises(FailureError, match=r"finds no MPI \(cannot load MPI library libmpi.so\); pip install"):
+        joined(tiny("sync=downpour")).__enter__()
+
+
+def test_processes_that_do_not_see_each_other_are_told_why(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
+    world(monkeypatch, lambda: SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=1)))
+    with pytest.raises(UsageError, match="sync=downpour needs a master and at least one worker; start it with"):
+        joined(tiny("sync=downpour")).__enter__()
+    monkeypatch.setenv("PMI_SIZE", "3")
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(
+        FailureError, match="mpiexec has started 3 processes, but mpi4py belongs to another MPI"
+    ) as caught:
+        joined(tiny("sync=downpour")).__enter__()
+    assert caught.value.told

@@ -1,0 +1,419 @@
+"""What a profile measures, tells apart, writes down and says."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.train import profile
+from ringflow.train.profile import (
+    COLUMNS,
+    KINDS,
+    Bucket,
+    Circumstances,
+    Meetings,
+    Profiler,
+    ProfileWriter,
+    Span,
+    StepRecord,
+    Traffic,
+    clock_offset,
+    meet,
+    split,
+)
+from ringflow.train.profile_report import StepTable, read_table, stragglers, summarize, write_page, write_summary
+from ringflow.train.run import _resolved
+from ringflow.train.settings import TrainSettings
+from ringflow.train.world import ALONE
+
+MS = 1_000_000
+ROUND = st.tuples(*(st.integers(0, 1000) for _ in range(2)), *(st.integers(1, 50) for _ in range(2)))
+
+
+def made_step(
+    ready: int, handed: tuple[int, ...] = (), there: tuple[int, ...] = (), step: int = 1, done: int = 90
+) -> StepRecord:
+    """One step of one rank, in milliseconds: data, a meeting until 22, forward, backward with buckets, optimizer."""
+    borders = [("data", 0, ready), ("idle", ready, 22), ("forward", 22, 40), ("backward", 40, done)]
+    borders.append(("optimizer", done, done + 5))
+    spans = [Span(name, start * MS, end * MS, (end - start) * MS) for name, start, end in borders]
+    buckets = [Bucket(1000, start * MS, end * MS) for start, end in zip(handed, there, strict=True)]
+    return StepRecord(step, 10, 0, (done + 8) * MS, 1000, 1010, spans, buckets)
+
+
+def milliseconds(done: profile.RankStep) -> dict[str, float]:
+    return {kind: time / MS for kind, time in zip(KINDS, done.times(), strict=True) if time and kind != "other"}
+
+
+def test_who_comes_early_waits_and_then_all_communicate():
+    early, late = split([made_step(ready=4), made_step(ready=20)])
+    same = {"communication": 2, "forward": 18, "backward": 50, "optimizer": 5}
+    assert milliseconds(early) == {"data": 4, "idle": 16, **same}
+    assert milliseconds(late) == {"data": 20, **same}
+    assert [(span.phase, span.waits_for) for span in early.spans[1:3]] == [("idle", 1), ("communication", None)]
+    assert (early.late, late.late) == (0, 16 * MS)
+    assert early.times()[-1] == late.times()[-1] == 3 * MS
+
+
+def test_only_what_is_left_after_the_last_gradient_holds_a_step_up():
+    fast = made_step(ready=20, handed=(50, 60), there=(75, 88))
+    slow = made_step(ready=20, handed=(55, 80), there=(75, 88))
+    first, second = split([fast, slow])
+    # The last bucket is handed over at 60 and at 80, and the backward ends at 90.
+    assert milliseconds(first)["backward"] == 20
+    assert (milliseconds(first)["idle"], milliseconds(first)["communication"]) == (20, 12)
+    assert milliseconds(second)["backward"] == 40
+    assert milliseconds(second)["communication"] == 12
+    assert "idle" not in milliseconds(second)
+    assert (first.late, second.late) == (0, 20 * MS)
+    # The first bucket travels from 55, when both have handed it over: 5 ms until 60 are hidden in one, 20 ms in the other.
+    assert (first.hidden, second.hidden) == (5 * MS, 20 * MS)
+
+
+def test_buckets_that_travel_together_are_not_counted_twice():
+    (alone,) = split([made_step(ready=20, handed=(45, 50, 80), there=(70, 72, 88))])
+    assert alone.hidden == 27 * MS
+
+
+def test_lateness_is_against_the_middle_one_of_the_others():
+    steps = split([made_step(ready=ready) for ready in (1, 2, 3, 21)])
+    assert [done.late / MS for done in steps] == [0, 0, 1, 19]
+    for done in steps:
+        assert sum(done.times()) == done.record.end - done.record.start
+        assert all(span.own >= 0 for span in done.spans)
+
+
+def meetings(rounds: list[tuple[int, int, int, int]], skew: int, machines: tuple[str, str]) -> list[Meetings]:
+    """Two processes that came so late to every round, and left so long after the last one had come."""
+    found = [Meetings(machine, [], []) for machine in machines]
+    for number, (first, second, slow, slower) in enumerate(rounds):
+        start = 10_000 * number
+        for rank, (here, out) in enumerate(((first, slow), (second, slower))):
+            found[rank].came.append(start + here + skew * rank)
+            found[rank].left.append(start + max(first, second) + out + skew * rank)
+    return found
+
+
+@given(st.lists(ROUND, min_size=1, max_size=8), st.integers(-(10**9), 10**9))
+def test_the_offset_of_a_clock_is_within_its_error(rounds: list[tuple[int, int, int, int]], skew: int):
+    value, error = clock_offset(*meetings(rounds, skew, ("a", "b")))
+    assert abs(value - skew) <= error + 1 <= 1051
+
+
+def test_one_machine_has_one_clock_unless_it_cannot_be():
+    assert clock_offset(*meetings([(0, 7, 5, 9)], 0, ("a", "a"))) == (0, 0)
+    value, error = clock_offset(*meetings([(0, 7, 5, 9)], 10**6, ("a", "a")))
+    assert abs(value - 10**6) <= error
+    alone = meet(ALONE)
+    assert (alone.came, clock_offset(alone, alone)) == ([], (0, 0))
+
+
+class Log:
+    """Takes what is handed in."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[StepRecord]] = []
+
+    def add(self, circumstances: Circumstances, met: Any, by_rank: list[list[StepRecord]]) -> None:
+        assert circumstances == (1, "replicate", "cpu", None, "a process alone sends nothing")
+        self.steps += by_rank
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time, which a test sets."""
+    now = [0]
+    monkeypatch.setattr(Profiler, "_now", lambda self: now[0])
+    return now
+
+
+def test_a_phase_has_neither_the_time_of_those_within_nor_of_what_is_between_steps(clock: list[int]):
+    log = Log()
+    phases = Profiler(ALONE, torch.device("cpu"), "replicate", log)
+    with phases("idle"):  # a validation
+        clock[0] = 100
+    with phases("data"):
+        clock[0] = 110
+    clock[0] = 115
+    with phases("forward"):
+        clock[0] = 120
+        with phases("communication"):
+            clock[0] = 128
+        clock[0] = 130
+    phases.end_step(1, 7)
+    with pytest.raises(ZeroDivisionError), phases("data"), phases("forward"):
+        _ = 1 / 0
+    with phases("data"):
+        clock[0] += 5
+    for step in range(2, 60):
+        with phases("data"):
+            clock[0] += 1
+        phases.end_step(step, 1)
+    phases.hand_in()
+    assert [len(steps) for steps in log.steps] == [50, 9]
+    step = log.steps[0][0]
+    assert (step.step, step.events, step.start, step.end, step.sent) == (1, 7, 100, 130, None)
+    assert [span[:4] for span in step.spans] == [
+        ("data", 100, 110, 10),
+        ("communication", 120, 128, 8),
+        ("forward", 115, 130, 7),
+    ]
+
+
+def write(folder: Path, steps: range, skew: int = 0) -> ProfileWriter:
+    """What two ranks hand in, of which the second is late, and whose clocks are apart."""
+    met = [Meetings("a", (0, 100), (50, 101)), Meetings("b", (49 + skew, 10 + skew), (51 + skew, 101 + skew))]
+    with ProfileWriter(folder) as writer:
+        for part in (steps[:3], steps[3:]):
+            by_rank = [
+                [
+                    made_step(ready, (50, 60, 80), (76, 85, 88), step).shifted(-100 * MS * step - skew * rank)
+                    for step in part
+                ]
+                for rank, ready in enumerate((4, 20))
+            ]
+            if part:
+                writer.add(Circumstances(2, "replicate", "cpu", None, ""), met, by_rank)
+    return writer
+
+
+def test_table_trace_and_summary_have_every_rank(tmp_path: Path):
+    folder = tmp_path / "profile"
+    writer = write(folder, range(1, 31), skew=10**9)
+    table = read_table(folder / "steps.csv")
+    assert table["step"].shape == (30, 2)
+    assert table["step"][:, 1].tolist() == list(range(1, 31))
+    assert table["idle_ms"][:, 0] == pytest.approx(16.0, abs=1e-3)  # clocks that are a second apart do not matter
+    assert sum(table[f"{kind}_ms"] for kind in KINDS) == pytest.approx(table["step_ms"], abs=1e-3)
+    said = write_summary(folder, Circumstances(2, "replicate", "cpu", None, ""), writer.clock_error, 0.3)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert said == [summary["stragglers"][0]["text"], f"profile: {folder / 'report.html'}"]
+    assert (summary["steps"], summary["warmup_steps_left_out"], summary["stragglers"][0]["rank"]) == (30, 5, 1)
+    assert 0 < summary["clock_error_ms"] < 1e-3
+    events = json.loads((folder / "trace.json").read_text())
+    assert_valid(events)
+    named = [(event["pid"], event["args"]["name"]) for event in events if event["name"].endswith("_name")]
+    assert named == [(rank, name) for rank in (0, 1) for name in (f"rank {rank} of 2", "steps", "phases", "buckets")]
+    blocks = [event for event in events if event["ph"] == "X" and event["pid"] == 0]
+    assert [event["name"] for event in blocks if event["tid"] == 1] == [f"step {step}" for step in range(6, 31)]
+    idle = next(event for event in blocks if event["name"] == "idle")
+    assert (idle["args"], idle["dur"]) == ({"waits_for": "rank 1"}, pytest.approx(16000.0, abs=1))
+    # Those under way together are in rows of their own.
+    assert {event["name"]: event["tid"] for event in blocks if "bucket" in event["name"]} == {
+        "bucket 1": 3,
+        "bucket 2": 4,
+        "bucket 3": 3,
+    }
+    counts = [event["args"] for event in events if event["ph"] == "C"]
+    assert counts == 50 * [{"sent": 1000, "received": 1010}]
+
+
+def assert_valid(events: list[dict[str, Any]]) -> None:
+    """What the format asks for; blocks of one row are within each other or apart."""
+    rows: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for event in events:
+        assert event["ph"] in "MXC"
+        if event["ph"] == "X":
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            rows[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for blocks in rows.values():
+        open_until: list[float] = []
+        for start, end in sorted(blocks, key=lambda block: (block[0], -block[1])):
+            while open_until and open_until[-1] <= start + 1e-6:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1] + 1e-6
+            open_until.append(end)
+
+
+def test_a_start_that_takes_a_step_begins_anew_and_another_leaves_all(tmp_path: Path):
+    for first in (1, 50):
+        assert write(tmp_path / "profile", range(first, first + 2)).began
+    path = tmp_path / "profile" / "steps.csv"
+    assert read_table(path)["step"][:, 0].tolist() == [50.0, 51.0]
+    before = path.read_text()
+    assert not write(tmp_path / "profile", range(0)).began
+    assert path.read_text() == before
+    path.write_text("".join(before.splitlines(keepends=True)[:-1]))  # a step that was cut short is left out
+    assert len(read_table(path)["step"]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "step,rank\n1,x\n", "\x00\x01"])
+def test_what_is_no_table_is_one_line(tmp_path: Path, text: str):
+    (tmp_path / "steps.csv").write_text(text)
+    with pytest.raises(InputFileError, match=r"steps.csv is no table of steps.*; profile again"):
+        read_table(tmp_path / "steps.csv")
+
+
+def made_table(
+    steps: int = 100, ranks: int = 4, slow: int = 2, delay: float = 0.0, share: float = 1.0, jitter: float = 5.0
+) -> StepTable:
+    """Steps of 100 ms; rank `slow` takes `delay` ms longer for its data in a `share` of them, the others wait for it."""
+    drawn = np.random.default_rng(1)
+    columns = {name: np.zeros((steps, ranks)) for name in COLUMNS}
+    columns["step"] += np.arange(1, steps + 1)[:, None]
+    columns["rank"] += np.arange(ranks)
+    columns["events"] += 10.0
+    work = drawn.uniform(0.0, jitter, (steps, ranks))
+    work[:, slow] += delay * (drawn.random(steps) < share)
+    columns["data_ms"] = work
+    columns["forward_ms"] += 30.0
+    columns["backward_ms"] += 60.0
+    columns["idle_ms"] = work.max(axis=1, keepdims=True) - work
+    columns["step_ms"] = sum(columns[f"{kind}_ms"] for kind in KINDS)
+    columns["start_ms"] = columns["step_ms"].cumsum(axis=0) - columns["step_ms"]
+    for rank in range(ranks) if ranks > 1 else ():
+        others = np.median(np.delete(work, rank, axis=1), axis=1)
+        columns["late_ms"][:, rank] = (work[:, rank] - others).clip(min=0.0)
+    columns["sent_bytes"] += 1505.0
+    columns["received_bytes"] += 1500.0
+    return columns
+
+
+def test_a_slow_rank_is_named_with_what_it_costs():
+    (found,) = stragglers(made_table(slow=2, delay=12.0))
+    assert (found["rank"], found["slower_in"]) == (2, "data")
+    assert found["share"] == pytest.approx(1.0, abs=0.02)
+    assert found["late_ms"] == pytest.approx(12.0, abs=1.0)
+    assert found["slower_ms"] == pytest.approx(12.0, abs=1.0)
+    assert found["others_wait"] == pytest.approx(0.12, abs=0.02)
+    assert re.fullmatch(
+        r"rank 2 is late in \d+ % of the steps, by 1\d(\.\d)? ms on average; the others wait 1\d % of the time. Per step it "
+        r"needs 1\d(\.\d)? ms more than they for 'data'",
+        found["text"],
+    )
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param({"slow": 0, "ranks": 2}, id="chance"),
+        pytest.param({"slow": 0, "ranks": 16}, id="chance of many"),
+        pytest.param({"delay": 1.0, "jitter": 0.1}, id="too little to matter"),
+        pytest.param({"delay": 30.0, "share": 0.1}, id="too seldom"),
+        pytest.param({"delay": 30.0, "steps": 9}, id="too few steps"),
+        pytest.param({"ranks": 1, "slow": 0}, id="nobody else"),
+    ],
+)
+def test_what_is_not_significant_is_not_told(what: dict[str, float]):
+    assert stragglers(made_table(**what)) == []
+
+
+def test_two_slow_ranks_are_both_named():
+    table = made_table(ranks=8, slow=1, delay=20.0, jitter=2.0)
+    for name in ("late_ms", "data_ms"):
+        table[name][:, 6] = table[name][::-1, 1]
+    assert {one["rank"] for one in stragglers(table)} == {1, 6}
+
+
+def test_bytes_are_compared_with_a_ring_where_somebody_counts_them():
+    four, table = Circumstances(4, "replicate", "cpu", 1000, ""), made_table()
+    summary = summarize(table, four, 0, 0.1)
+    assert summary["ring_bytes_per_step"] == 1500.0
+    assert [rank["sent_over_ring"] for rank in summary["ranks"]] == pytest.approx(4 * [1505 / 1500])
+    assert sum(summary["ranks"][0][f"{kind}_share"] for kind in KINDS) == pytest.approx(1.0)
+    table["sent_bytes"][:] = table["received_bytes"][:] = float("nan")
+    summary = summarize(table, four._replace(no_bytes_because="no Linux"), 0, 0.1)
+    assert {rank["sent_bytes"] for rank in summary["ranks"]} == {None}
+    assert {rank["received_over_ring"] for rank in summary["ranks"]} == {None}
+    json.dumps(summary, allow_nan=False)
+
+
+def page(folder: Path, ranks: int, delay: float = 0.0) -> str:
+    table = made_table(40, ranks, ranks - 1, delay, jitter=1.0)
+    if ranks == 1:
+        table["sent_bytes"][:] = table["received_bytes"][:] = float("nan")
+    lines = [",".join(COLUMNS)]
+    for step in range(40):
+        numbers = [[table[name][step, rank] for name in COLUMNS] for rank in range(ranks)]
+        lines += [",".join(f"{number:g}".replace("nan", "") for number in row) for row in numbers]
+    (folder / "steps.csv").write_text("\n".join(lines) + "\n")
+    why = "a process alone sends nothing" if ranks == 1 else ""
+    about = Circumstances(ranks, "replicate", "cpu", 1500 if ranks > 1 else None, why)
+    (folder / "summary.json").write_text(json.dumps(summarize(read_table(folder / "steps.csv"), about, 0, 0.01)))
+    return write_page(folder).read_text()
+
+
+def test_the_page_says_what_the_numbers_say_and_needs_nothing_else(tmp_path: Path):
+    text = page(tmp_path, 2, delay=12.0)
+    assert "<h1>The others wait for rank 1</h1>" in text
+    assert re.search(r"Rank 1 is late in 100 % of the steps, by 1\d(\.\d)? ms on average", text)
+    assert "1.003 times the 2(N-1)K/N = 1.5 kB" in text
+    assert text.count('<img src="data:image/png;base64,') == 4
+    assert re.findall(r'(?:src|href)="(?!data:|#)', text) == []
+    text = page(tmp_path, 40)
+    assert re.search(r"<h1>A step takes 9\d\.?\d* ms, 9\d % of it to compute</h1>", text)
+    assert "No rank is waited for" in text
+    text = page(tmp_path, 1)
+    assert 'id="bytes"' not in text
+    assert "waited for" not in text.split("<main>")[1].split('id="figures"')[0]
+    assert text.count("<figure>") == 3
+
+
+def test_a_training_without_steps_of_all_is_not_measured(tmp_path: Path):
+    settings = TrainSettings.resolve(None, ["profile=true", "sync=downpour"])
+    with pytest.raises(UsageError, match="profile=true measures the steps of sync=allreduce, and sync=downpour has"):
+        _resolved(settings, tmp_path / "run", 2, overwrite=False)
+
+
+counted = pytest.mark.skipif(bool(Traffic().reason), reason=f"no bytes are counted here: {Traffic().reason}")
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Two ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        with near, far:
+            yield near, far
+
+
+def talk(pair: Pair, size: int) -> None:
+    near, far = pair
+    near.sendall(b"x" * size)
+    left = size
+    while left:
+        left -= len(far.recv(left))
+
+
+@counted
+def test_bytes_are_counted_from_the_beginning_also_of_connections_that_come_and_go(pair: Pair):
+    talk(pair, 5000)
+    traffic = Traffic()
+    assert (traffic.sent, traffic.received) == (0, 0)
+    talk(pair, 70_000)  # both ends are ours
+    assert (traffic.sent, traffic.received) == (70_000, 70_000)
+    here, there = socket.socketpair()
+    with here, there:  # other kinds are left alone
+        here.sendall(b"x" * 100)
+        assert there.recv(100) == b"x" * 100
+        assert traffic.sent == 70_000
+    pair[0].close()
+    assert traffic.sent == 70_000
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+        far, _ = server.accept()
+        with far:
+            talk((near, far), 44)
+            assert traffic.sent == 70_044
+            assert traffic.received in (70_044, 70_045)  # that a connection was closed is a byte
+
+
+def test_where_nothing_is_counted_the_reason_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    traffic = Traffic()
+    assert (traffic.sent, traffic.received) == (None, None)
+    assert traffic.reason == "darwin does not count the bytes of a socket"
