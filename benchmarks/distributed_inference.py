@@ -88,7 +88,7 @@ def measure_memory(place: str, options: argparse.Namespace) -> dict[str, Any]:
         from pyspark.sql.functions import count
 
         from ringflow.infer import spark
-        from ringflow.launch.spark_session import open_spark
+        from ringflow.launch.spark import open_spark
 
         session, _ = open_spark(options.master, options.workers)
         ready = time.perf_counter()
@@ -98,7 +98,7 @@ def measure_memory(place: str, options: argparse.Namespace) -> dict[str, Any]:
         session.stop()
     else:
         from ringflow.infer import ray
-        from ringflow.launch.ray_session import open_ray
+        from ringflow.launch.ray import open_ray
 
         framework, _ = open_ray(None, options.workers)
         ready = time.perf_counter()

@@ -44,7 +44,7 @@ def expected(dataset: Path, weights: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def connected(ray_nodes: Any) -> Iterator[Any]:
     """The module `ray`, connected to the cluster."""
-    from ringflow.launch.ray_session import open_ray
+    from ringflow.launch.ray import open_ray
 
     ray, opened = open_ray(ray_nodes.address)
     assert opened

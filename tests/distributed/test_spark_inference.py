@@ -45,7 +45,7 @@ def expected(dataset: Path, weights: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def session(spark_daemons: Any) -> Iterator[Any]:
     """A session of the test's own."""
-    from ringflow.launch.spark_session import open_spark
+    from ringflow.launch.spark import open_spark
 
     session, opened = open_spark(spark_daemons.master)
     assert opened

@@ -58,7 +58,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def session(spark_daemons: Any) -> Iterator[Any]:
     """One session for all tests: an application takes all cores of the master."""
-    from ringflow.launch.spark_session import open_spark
+    from ringflow.launch.spark import open_spark
 
     session, opened = open_spark(spark_daemons.master)
     assert opened
@@ -246,9 +246,9 @@ def test_the_perceptron_computes_what_spark_computes(events: Path, session: Any,
 
 @pytest.mark.heavy
 def test_more_workers_than_slots_is_one_line(session: Any, monkeypatch: pytest.MonkeyPatch):
-    from ringflow.launch import spark, spark_session
+    from ringflow.launch import spark
 
-    monkeypatch.setattr(spark_session, "_SECONDS_FOR_MORE", {"spark://": 0.5})
+    monkeypatch.setattr(spark, "_SECONDS_FOR_MORE", 0.5)
     with pytest.raises(FailureError, match=r"5 workers do not fit: spark://.* has 2 free slots; use --workers 2, or"):
         spark.run(["train"], 5)
     with pytest.raises(UsageError, match="this process has a session at spark://"):

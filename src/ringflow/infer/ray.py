@@ -26,7 +26,7 @@ from ringflow.data.read import Dataset
 from ringflow.infer.frames import EVENTS_AT_ONCE, TableReconstruction, shard_tables, source_schema
 from ringflow.infer.remote import Answer, CarriedModel, ShardSource, ShardTask, carry, reconstruct_shard
 from ringflow.launch.frameworks import framework, one_line
-from ringflow.launch.ray_session import open_ray
+from ringflow.launch.ray import open_ray
 
 if TYPE_CHECKING:
     import ray.data

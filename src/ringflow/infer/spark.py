@@ -14,7 +14,6 @@ the model once, whatever the number of partitions, and computes on one thread.
 from __future__ import annotations
 
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -28,7 +27,7 @@ from ringflow.data.read import Dataset
 from ringflow.infer.frames import EVENTS_AT_ONCE, TableReconstruction, shard_tables, source_schema
 from ringflow.infer.remote import Answer, CarriedModel, ShardSource, ShardTask, carry, reconstruct_shard
 from ringflow.launch.frameworks import one_line
-from ringflow.launch.spark_session import await_workers, open_spark
+from ringflow.launch.spark import await_workers, explained, open_spark, quiet_about_pandas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,8 +45,6 @@ _SQL_TYPES = {
     pa.int64(): "bigint",
     pa.float32(): "float",
 }
-#: What Spark says of a Python process or an executor that is gone.
-_SIGNS_OF_DEATH = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
 
 
 def reconstruct_frame(
@@ -93,9 +90,7 @@ def read_events(
 
 def mapped(frame: DataFrame, make: Callable[[Batches], Batches], schema: StructType | str) -> DataFrame:
     """The rows that a function makes of those of every partition, as Arrow."""
-    with warnings.catch_warnings():
-        # Said of pandas 3 whenever Spark meets Arrow; pandas has no part in what is done here.
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    with quiet_about_pandas():
         return frame.mapInArrow(make, schema)
 
 
@@ -177,19 +172,10 @@ class SparkCluster:
 
     def explain(self, error: Exception) -> FailureError:
         """What went wrong, in one line."""
-        text = str(error)
-        if "No module named 'ringflow'" in text:
-            return FailureError(
-                "the workers' Python has no ringflow; install it there, or set PYSPARK_PYTHON to one that has"
-            )
-        if any(sign in text for sign in _SIGNS_OF_DEATH):
-            return FailureError(
-                "workers died again and again, perhaps for want of memory; use fewer --workers and run the same command "
-                "again: it goes on where it stopped"
-            )
-        if self._stopped():
-            return FailureError("Spark was stopped meanwhile; run the same command again: it goes on where it stopped")
-        return FailureError(f"Spark failed ({one_line(text)}); run the same command again: it goes on where it stopped")
+        again = "run the same command again: it goes on where it stopped"
+        died = f"workers died again and again, perhaps for want of memory; use fewer --workers and {again}"
+        failed = "was stopped meanwhile" if self._stopped() else f"failed ({one_line(str(error))})"
+        return explained(str(error), died, f"Spark {failed}; {again}")
 
     def _run(self, task: ShardTask) -> Answer:
         self._context.setJobGroup(self._group, "ringflow reconstruct", interruptOnCancel=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
-from ringflow.base.errors import UsageError
+from ringflow.base.errors import FailureError, StoppedError, UsageError
+from ringflow.base.log import complain
 
 #: Number of the process, number of all, number on its machine, by who started them.
 _WORDS = (
@@ -29,6 +30,9 @@ OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 STORE_KEPT = "TORCHELASTIC_USE_AGENT_STORE"
 #: What torch's C++ has to say about a process that died is a stack of frames; the command says it in one line.
 QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
+#: Told to stop, and did so after a checkpoint.
+STOPPED = StoppedError.exit_code
+_DONE, _WRONG_USAGE, _SIGNAL = 0, 2, 128
 
 
 def adopt(variables: MutableMapping[str, str] = os.environ) -> None:
@@ -101,3 +105,23 @@ def require_free(port: str) -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UsageError(f"MASTER_PORT={port} cannot be used ({reason}); give another, or unset it") from None
+
+
+def is_final(code: int) -> bool:
+    """Whether another start would not change an exit code: done, wrong usage, told to stop, or ended by a signal itself."""
+    return code in (_DONE, _WRONG_USAGE, STOPPED) or code > _SIGNAL
+
+
+def with_restarts(start: Callable[[], int], restarts: int) -> int:
+    """Start something, and again up to `restarts` times while it fails; the last exit code.
+
+    A command goes on from its last checkpoint by itself.
+    """
+    for number in range(1, restarts + 1):
+        try:
+            if is_final(code := start()):
+                return code
+        except FailureError as error:
+            complain(f"ringflow: {error}")
+        complain(f"ringflow: starting again, {number} of {restarts}")
+    return start()

@@ -9,8 +9,7 @@ import tempfile
 from collections.abc import Sequence
 
 from ringflow.base.errors import FailureError
-from ringflow.launch.environment import changed
-from ringflow.launch.restarts import STOPPED, with_restarts
+from ringflow.launch.environment import STOPPED, changed, with_restarts
 
 #: Signals that ask a training to stop after a checkpoint.
 _STOP = (signal.SIGTERM, signal.SIGUSR1)

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.launch.environment import OURS, QUIET, free_port, loopback_variables, require_free
-from ringflow.launch.restarts import with_restarts
+from ringflow.launch.environment import OURS, QUIET, free_port, loopback_variables, require_free, with_restarts
 
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(:(?P<slots>[1-9]\d*))?", re.ASCII)
 #: What MPICH and its relatives say about a process that was killed; Open MPI adds 128 to the number instead.

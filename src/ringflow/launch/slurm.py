@@ -19,8 +19,7 @@ from pathlib import Path
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.log import say
-from ringflow.launch.environment import QUIET
-from ringflow.launch.restarts import STOPPED
+from ringflow.launch.environment import QUIET, STOPPED
 
 #: Minutes, minutes:seconds, hours:minutes:seconds, or days-hours and perhaps more.
 _TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}", re.ASCII)

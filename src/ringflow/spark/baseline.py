@@ -24,7 +24,7 @@ from ringflow.data.chunks import training_columns
 from ringflow.data.read import Dataset
 from ringflow.infer.reconstructions import available
 from ringflow.launch.frameworks import one_line
-from ringflow.launch.spark_session import await_workers, open_spark
+from ringflow.launch.spark import await_workers, open_spark
 from ringflow.recipes.evaluate import evaluate
 from ringflow.recipes.evaluate import show as show_evaluation
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,6 @@ from ringflow.event.block import EventBlock
 from ringflow.infer import reconstruct as engine
 from ringflow.infer.remote import Answer, CarriedModel, Place, ShardSource, ShardTask, reconstruct_on, reconstruct_shard
 from ringflow.infer.runtime import ERRORS
-from ringflow.launch.frameworks import framework, split_address
 from ringflow.models.file import save_model
 from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty
 from ringflow.recipes import reconstruct as recipe
@@ -206,92 +204,3 @@ def test_files_are_for_one_process(weights: Path, tmp_path: Path, command: Calla
         done = command("reconstruct", weights, "-o", tmp_path / "out.parquet", *words)
         assert done.code == 2
         assert f"{words[-2]} {words[-1]} is for --on" in done.stderr
-
-
-def test_a_missing_framework_is_told():
-    with pytest.raises(FailureError, match=r"nosuchframework is not installed; pip install 'ringflow\[spark\]'"):
-        framework("nosuchframework.part", "spark")
-
-
-def test_addresses():
-    assert split_address("10.0.0.1:6379") == ("10.0.0.1", 6379)
-    assert split_address("[::1]:80") == ("::1", 80)
-    assert [split_address(word) for word in ("host", "host:", ":80", "host:port", "host:70000", "")] == [None] * 6
-
-
-@pytest.fixture
-def closed_port() -> int:
-    """A port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-class TestSpark:
-    """Trouble before there is a session; Spark itself is not needed."""
-
-    @pytest.mark.parametrize("master", ["nonsense", "spark://host", "spark://host:x", "http://host:80"])
-    def test_no_master(self, master: str):
-        from ringflow.launch.spark_session import require_master
-
-        with pytest.raises(UsageError, match=f"{master} is no Spark master; give spark://HOST:PORT"):
-            require_master(master)
-
-    def test_nobody_answers(self, closed_port: int):
-        from ringflow.launch.spark_session import require_master
-
-        address = f"127.0.0.1:{closed_port}"
-        with pytest.raises(
-            FailureError, match=rf"no Spark master answers at {address} \(Connection refused\); start it"
-        ):
-            require_master(f"spark://{address}")
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            require_master(f"spark://{address},127.0.0.1:{server.getsockname()[1]}")  # one of two is enough
-
-    def test_no_java(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-        from ringflow.launch.spark_session import require_java
-
-        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-        with pytest.raises(FailureError, match=f"needs Java 17 or later, and JAVA_HOME={tmp_path} has none; install"):
-            require_java()
-        monkeypatch.delenv("JAVA_HOME")
-        monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(FailureError, match="needs Java 17 or later, and there is none; install a Java runtime"):
-            require_java()
-
-
-class TestRay:
-    """Trouble before there is a connection."""
-
-    @pytest.fixture(autouse=True)
-    def loopback(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("ray", reason="ray is not installed")
-        monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-    @pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:"])
-    def test_no_address(self, address: str):
-        from ringflow.launch.ray_session import open_ray
-
-        with pytest.raises(UsageError, match=f"{address} is no address of a Ray cluster; give auto or HOST:PORT"):
-            open_ray(address)
-
-    def test_nobody_answers(self, closed_port: int, monkeypatch: pytest.MonkeyPatch):
-        from ringflow.launch.ray_session import open_ray
-
-        for _ in range(2):
-            with pytest.raises(FailureError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{closed_port}"):
-                open_ray(f"127.0.0.1:{closed_port}")
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
-        with pytest.raises(FailureError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{closed_port}"):
-            open_ray("auto")
-
-    def test_somebody_else_answers(self):
-        from ringflow.launch.ray_session import open_ray
-
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            hanging_up = threading.Thread(target=lambda: server.accept()[0].close())
-            hanging_up.start()
-            with pytest.raises(FailureError, match=f"what answers at 127.0.0.1:{port} is no Ray cluster"):
-                open_ray(f"127.0.0.1:{port}")
-            hanging_up.join()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.launch.environment import adopt, free_port, require_free
+from ringflow.launch.environment import STOPPED, adopt, free_port, require_free, with_restarts
+from ringflow.launch.frameworks import framework, split_address
 from ringflow.launch.local import arguments
-from ringflow.launch.restarts import STOPPED, with_restarts
 
 Command = Callable[..., Any]
 MEETING = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
@@ -128,12 +128,12 @@ def test_a_command_that_cannot_be_shared_is_one_line(how: str, words: list[str],
     assert_one_line(done, 2, f"give a command that processes can share after `--` (train, bench scaling), {said}")
 
 
-@pytest.mark.parametrize("how", ["local", "ray", "mpi"])
+@pytest.mark.parametrize("how", ["local", "mpi"])
 @pytest.mark.parametrize(
     ("option", "number", "expected"),
     [
         ("--workers", "0", 'Invalid value "0" for --workers. Must be >= 1.'),
-        ("--workers", "two", 'Invalid value for --workers: unable to convert "two" into int.'),
+        ("--workers", "two", 'Invalid value for --workers: unable to convert "two" into a whole number'),
         ("--restarts", "-1", 'Invalid value "-1" for --restarts. Must be >= 0.'),
     ],
 )
@@ -149,3 +149,14 @@ def test_an_engine_that_is_not_installed_is_one_line(
     monkeypatch.setitem(sys.modules, module, None)
     done = command("launch", how, "--", "train", "--out", "run")
     assert_one_line(done, 1, f"{module} is not installed; pip install 'ringflow[{how}]'")
+
+
+def test_a_missing_framework_is_told():
+    with pytest.raises(FailureError, match=r"nosuchframework is not installed; pip install 'ringflow\[spark\]'"):
+        framework("nosuchframework.part", "spark")
+
+
+def test_addresses():
+    assert split_address("10.0.0.1:6379") == ("10.0.0.1", 6379)
+    assert split_address("[::1]:80") == ("::1", 80)
+    assert [split_address(word) for word in ("host", "host:", ":80", "host:port", "host:70000", "")] == [None] * 6

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from ringflow.base.errors import FailureError
-from ringflow.launch import ray_session, ray_worker
-from ringflow.launch.ray import _share
-from ringflow.launch.ray_worker import Wire
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.launch import ray as launcher
+from ringflow.launch.ray import Wire, _share
 
 
 def cluster(*nodes: dict[str, float], free: dict[str, float] | None = None) -> Any:
@@ -92,18 +91,18 @@ def test_a_head_is_where_it_was_said_to_be(
     outward = "127.0.0.2"  # stands for the address by which other machines reach this one
     monkeypatch.setattr(services, "get_node_ip_address", lambda: outward)
     port = head("127.0.0.1")
-    assert ray_session._head(f"127.0.0.1:{port}") == ("127.0.0.1", port)
-    assert ray_session._head(f"localhost:{port}") == ("localhost", port)
+    assert launcher._head(f"127.0.0.1:{port}") == ("127.0.0.1", port)
+    assert launcher._head(f"localhost:{port}") == ("localhost", port)
     head(outward, port)
-    assert ray_session._head(f"127.0.0.1:{port}") == (outward, port)
-    assert ray_session._head(f"{outward}:{port}") == (outward, port)
+    assert launcher._head(f"127.0.0.1:{port}") == (outward, port)
+    assert launcher._head(f"{outward}:{port}") == (outward, port)
     monkeypatch.setenv("RAY_ADDRESS", f"{outward}:{port}")
-    assert ray_session._head("auto") == (outward, port)
+    assert launcher._head("auto") == (outward, port)
     monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setattr(services, "find_gcs_addresses", set)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with pytest.raises(FailureError, match="no Ray cluster runs on this machine; start it with `ray start --head`"):
-        ray_session._head("auto")
+        launcher._head("auto")
 
 
 def test_words_travel_when_they_are_flushed() -> None:
@@ -120,7 +119,7 @@ def test_words_travel_when_they_are_flushed() -> None:
 @pytest.fixture
 def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """What a worker that meets nobody is told."""
-    monkeypatch.setattr(ray_worker, "_meet", lambda on_gpus: None)
+    monkeypatch.setattr(launcher, "_meet", lambda on_gpus: None)
     monkeypatch.chdir(tmp_path)
 
     def tell(*words: str, folder: Path = tmp_path, restarts: int = 0) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def test_a_wrong_word_comes_back_and_nothing_is_started_again(
     restarts: int, telling: Callable[..., dict[str, Any]]
 ) -> None:
     told = telling("train", "no=thing", "--out", "run", restarts=restarts)
-    assert ray_worker.work(told) == 2
+    assert launcher.work(told) == 2
     [(stream, text)] = told["queue"].said
     assert (stream, text.count("\n")) == ("stderr", 1)
     assert text.startswith("ringflow: error: ")
@@ -150,14 +149,49 @@ def test_a_failure_is_told_and_ray_starts_again(
 
     monkeypatch.setattr("ringflow.cli.main", fail)
     told = telling("train")
-    assert ray_worker.work(told) == 1
+    assert launcher.work(told) == 1
     assert told["queue"].said[-1][1].endswith("ZeroDivisionError: a mistake of ours\n")
-    with pytest.raises(ray_worker.FailedHereError):
-        ray_worker.work(telling("train", restarts=1))
+    with pytest.raises(launcher.FailedHereError):
+        launcher.work(telling("train", restarts=1))
 
 
 def test_a_folder_that_a_node_does_not_see_is_one_line(telling: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     told = telling("train", folder=tmp_path / "gone")
-    assert ray_worker.work(told) == 1
+    assert launcher.work(told) == 1
     [(_, text)] = told["queue"].said
     assert f"cannot see {tmp_path / 'gone'}; start from a folder on a file system that all nodes share\n" in text
+
+
+@pytest.fixture
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:"])
+@pytest.mark.usefixtures("no_cluster")
+def test_no_address(address: str):
+    with pytest.raises(UsageError, match=f"{address} is no address of a Ray cluster; give auto or HOST:PORT"):
+        launcher.open_ray(address)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_nobody_answers(closed_port: int, monkeypatch: pytest.MonkeyPatch):
+    for _ in range(2):
+        with pytest.raises(FailureError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{closed_port}"):
+            launcher.open_ray(f"127.0.0.1:{closed_port}")
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
+    with pytest.raises(FailureError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{closed_port}"):
+        launcher.open_ray("auto")
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_somebody_else_answers():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        hanging_up = threading.Thread(target=lambda: server.accept()[0].close())
+        hanging_up.start()
+        with pytest.raises(FailureError, match=f"what answers at 127.0.0.1:{port} is no Ray cluster"):
+            launcher.open_ray(f"127.0.0.1:{port}")
+        hanging_up.join()

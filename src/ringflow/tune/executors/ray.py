@@ -13,7 +13,7 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.launch.ray_session import open_ray
+from ringflow.launch.ray import open_ray
 from ringflow.tune.desk import Tray
 from ringflow.tune.executor import Ended, Message, Order
 from ringflow.tune.executors.ray_crew import Crew, Outcome

@@ -1,10 +1,11 @@
-"""Watchers of processes that work together: what they report, and that the failure of one ends all. No Spark is needed."""
+"""Trouble before there is a session of Spark, and watchers of processes that work together. No Spark is needed."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,15 +17,15 @@ import pytest
 from torch.distributed import TCPStore
 
 from fixtures.process_tree import descendants
-from ringflow.base.errors import FailureError, RingflowError, UsageError
+from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch import spark
-from ringflow.launch.spark_rank import Ended, outcome
+from ringflow.launch.spark import Ended, outcome
 
 WATCHER = """
 import sys
-from ringflow.launch import spark_rank
-spark_rank._SECONDS_OF_GRACE = 0.5
-ended = spark_rank.together(["-c", sys.argv[1]], b"given", sys.argv[2], False)
+from ringflow.launch import spark
+spark._SECONDS_OF_GRACE = 0.5
+ended = spark.together(["-c", sys.argv[1]], b"given", sys.argv[2], False)
 print([tuple(one) for one in ended] if ended else ended)
 """
 
@@ -81,13 +82,9 @@ def test_a_folder_that_a_worker_does_not_see_is_told(tmp_path: Path) -> None:
     [
         ([Ended(0, 0), Ended(1, 0)], None),
         ([Ended(0, 2, order=2), Ended(1, 2, order=1)], 1),
-        (
-            [Ended(0, 1, order=1), Ended(1, -9, order=2)],
-            1,
-        ),  # the others find out that it is gone before its watcher does
         ([Ended(0, -15, order=2, stopped=True), Ended(1, 1, order=1)], 1),
     ],
-    ids=["none", "first", "killed", "stopped"],
+    ids=["none", "first", "stopped"],
 )
 def test_what_the_others_failed_with(ended: list[Ended], rank: int | None) -> None:
     found = spark.first_failure(ended)
@@ -161,11 +158,33 @@ def test_a_function_gives_results_or_its_error(ends: Any) -> None:
     ("text", "said"),
     [
         ("...ModuleNotFoundError: No module named 'ringflow'", "the workers' Python has no ringflow"),
-        ("ExecutorLostFailure (executor 0 exited", "a worker of Spark died, perhaps for want of memory"),
-        ("something\n  else", "Spark failed (something else); start again"),
+        ("ExecutorLostFailure (executor 0 exited", "it died"),
+        ("something\n  else", "it failed"),
     ],
 )
 def test_what_spark_says_becomes_one_line(text: str, said: str) -> None:
-    error: RingflowError = spark._explained(text)
-    assert said in str(error)
-    assert "\n" not in str(error)
+    assert str(spark.explained(text, "it died", "it failed")).startswith(said)
+
+
+@pytest.mark.parametrize("master", ["nonsense", "spark://host", "spark://host:x", "http://host:80"])
+def test_no_master(master: str):
+    with pytest.raises(UsageError, match=f"{master} is no Spark master; give spark://HOST:PORT"):
+        spark.require_master(master)
+
+
+def test_nobody_answers(closed_port: int):
+    address = f"127.0.0.1:{closed_port}"
+    with pytest.raises(FailureError, match=rf"no Spark master answers at {address} \(Connection refused\); start it"):
+        spark.require_master(f"spark://{address}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spark.require_master(f"spark://{address},127.0.0.1:{server.getsockname()[1]}")  # one of two is enough
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(FailureError, match=f"needs Java 17 or later, and JAVA_HOME={tmp_path} has none; install"):
+        spark.require_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FailureError, match="needs Java 17 or later, and there is none; install a Java runtime"):
+        spark.require_java()
