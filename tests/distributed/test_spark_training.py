@@ -223,7 +223,7 @@ def test_the_perceptron_computes_what_spark_computes(events: Path, session: Any,
     from pyspark.ml import PipelineModel
     from pyspark.ml.functions import array_to_vector, vector_to_array
 
-    from ringflow.spark.baseline import perceptron_baseline
+    from ringflow.recipes.perceptron import perceptron_baseline
     from ringflow.spark.perceptron import element_frame, numbers_of
 
     result = perceptron_baseline(events, tmp_path / "out", hidden=(5, 4), iterations=3)

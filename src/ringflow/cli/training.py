@@ -128,7 +128,7 @@ def perceptron(
     It knows an element, not its neighbours: what a network of whole events has to beat. It is trained on the training split
     and evaluated on the test split.
     """
-    from ringflow.spark.baseline import perceptron_baseline, show
+    from ringflow.recipes.perceptron import perceptron_baseline, show
 
     result = perceptron_baseline(
         dataset,

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from pyspark.ml import Estimator
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Param, Params
+from pyspark.ml.param import TypeConverters as To
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 
 from ringflow.base.config import override
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DEFAULT_STORE = "ringflow-store"
+_NOBODY = Params._dummy()  # Spark gives a parameter its owner later
 
 
 class Parameters(TypedDict, total=False):
@@ -43,39 +45,24 @@ class Parameters(TypedDict, total=False):
     verbose: bool
 
 
+_PRESET = "name of a preset or settings file to start from; the defaults unless given"
+_STORE = "folder, seen by all machines, for the events and the runs"
+_OUT = "folder of the run, which is gone on with if it is there; a new one in the store for every fit unless given"
+_VALIDATION = "share of the events that is validated with, not trained on"
+
+
 class ParticleFlowEstimator(
     Estimator[ParticleFlowModel], DefaultParamsReadable["ParticleFlowEstimator"], DefaultParamsWritable
 ):
     """Trains a network on a frame of events with truth; the parameters are those below."""
 
-    preset: Param[str] = Param(
-        Params._dummy(),
-        "preset",
-        "name of a preset or settings file to start from; the defaults unless given",
-        TypeConverters.toString,
-    )
-    overrides: Param[list[str]] = Param(
-        Params._dummy(), "overrides", "settings as section.field=value", TypeConverters.toListString
-    )
-    workers: Param[int] = Param(Params._dummy(), "workers", "processes that train together", TypeConverters.toInt)
-    store: Param[str] = Param(
-        Params._dummy(), "store", "folder, seen by all machines, for the events and the runs", TypeConverters.toString
-    )
-    out: Param[str] = Param(
-        Params._dummy(),
-        "out",
-        "folder of the run, which is gone on with if it is there; a new one in the store for every fit unless given",
-        TypeConverters.toString,
-    )
-    validation: Param[float] = Param(
-        Params._dummy(),
-        "validation",
-        "share of the events that is validated with, not trained on",
-        TypeConverters.toFloat,
-    )
-    verbose: Param[bool] = Param(
-        Params._dummy(), "verbose", "whether the training says how it goes, on stderr", TypeConverters.toBoolean
-    )
+    preset: Param[str] = Param(_NOBODY, "preset", _PRESET, To.toString)
+    overrides: Param[list[str]] = Param(_NOBODY, "overrides", "settings as section.field=value", To.toListString)
+    workers: Param[int] = Param(_NOBODY, "workers", "processes that train together", To.toInt)
+    store: Param[str] = Param(_NOBODY, "store", _STORE, To.toString)
+    out: Param[str] = Param(_NOBODY, "out", _OUT, To.toString)
+    validation: Param[float] = Param(_NOBODY, "validation", _VALIDATION, To.toFloat)
+    verbose: Param[bool] = Param(_NOBODY, "verbose", "whether the training says how it goes, on stderr", To.toBoolean)
 
     def __init__(self, **given: Unpack[Parameters]) -> None:
         super().__init__()
@@ -112,12 +99,14 @@ class ParticleFlowEstimator(
             calorimeter=settings.model.calorimeter,
             validation=self.getOrDefault(self.validation),
         )
-        out = self._folder(store)
+        out = store / "runs" / f"{self.uid}-{uuid.uuid4().hex[:6]}"
+        if self.isSet(self.out):
+            out = Path(self.getOrDefault(self.out)).absolute()
         quiet = not self.getOrDefault(self.verbose)
         if not quiet:
             say(f"training on {events} in {out}")
-        told = settings.model_copy(update={"data": str(events)}), out
-        result, *_ = run_function(train, told, workers=workers, quiet=quiet)
+        asked = settings.model_copy(update={"data": str(events)}), out
+        result, *_ = run_function(_train, asked, workers=workers, quiet=quiet)
         return self._copyValues(ParticleFlowModel.of_run(result))
 
     def _settings(self) -> TrainSettings:
@@ -128,14 +117,9 @@ class ParticleFlowEstimator(
         preset = self.getOrDefault(self.preset) if self.isSet(self.preset) else None
         return TrainSettings.resolve(preset, [*overrides, override("data", "events of the frame")])
 
-    def _folder(self, store: Path) -> Path:
-        if self.isSet(self.out):
-            return Path(self.getOrDefault(self.out)).absolute()
-        return store / "runs" / f"{self.uid}-{uuid.uuid4().hex[:6]}"
 
-
-def train(settings: TrainSettings, out: Path) -> dict[str, Any]:
+def _train(settings: TrainSettings, out: Path) -> dict[str, Any]:
     """What every process does."""
-    from ringflow.train import run as recipe
+    from ringflow.train.run import train
 
-    return recipe.train(settings, out)
+    return train(settings, out)

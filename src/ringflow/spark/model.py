@@ -5,7 +5,8 @@
     model.write().overwrite().save("models/first")
     ParticleFlowModel.load("models/first")
 
-It holds the weights themselves, so that it can be saved to, and loaded from, wherever Spark writes.
+It holds the weights themselves, so that it can be saved to, and loaded from, wherever Spark writes. Saved pipelines name this
+module and that of the estimator: both stay where they are.
 """
 
 from __future__ import annotations
@@ -27,20 +28,18 @@ from ringflow.infer.shipped import model_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_WEIGHTS = "weights"
-_WEIGHTS_SCHEMA = "file string, content binary"
+_WEIGHTS, _WEIGHTS_SCHEMA = "weights", "file string, content binary"
+_ENGINE = "what computes the network: torch or onnx"
 
 
 class ParticleFlowModel(Model, MLReadable["ParticleFlowModel"], MLWritable):
     """The weights of a network, and what is known of their training."""
 
-    engine: Param[str] = Param(
-        Params._dummy(), "engine", "what computes the network: torch or onnx", TypeConverters.toString
-    )
+    engine: Param[str] = Param(Params._dummy(), "engine", _ENGINE, TypeConverters.toString)
 
     def __init__(self, file: str = "", weights: bytes = b"", about: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._file, self._weights, self._about = file, weights, dict(about or {})
+        self.file, self.weights, self.about = file, weights, dict(about or {})
 
     @classmethod
     def of_file(cls, path: Path | str) -> ParticleFlowModel:
@@ -50,33 +49,27 @@ class ParticleFlowModel(Model, MLReadable["ParticleFlowModel"], MLWritable):
 
     @classmethod
     def of_run(cls, result: Mapping[str, Any]) -> ParticleFlowModel:
-        """The best model of a training, from what the recipe returned."""
+        """The best model of a training, from what the training returned."""
         file = Path(result["model"])
         lines = Path(result["history"]).read_text(encoding="utf-8").splitlines()
         plain = json.loads(json.dumps(dict(result), default=str))
-        return cls(
-            file.name, file.read_bytes(), {"path": str(file), "history": list(map(json.loads, lines)), "result": plain}
-        )
+        about = {"path": str(file), "history": list(map(json.loads, lines)), "result": plain}
+        return cls(file.name, file.read_bytes(), about)
 
     @property
     def path(self) -> str | None:
         """File of the weights when they were trained; the model does not need it any more."""
-        return self._about.get("path")
+        return self.about.get("path")
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """The lines of `history.jsonl`: losses of the training and figures of the validations."""
-        return list(self._about.get("history", []))
+        return list(self.about.get("history", []))
 
     @property
     def result(self) -> dict[str, Any]:
         """Steps, events, seconds and the best validation of the training."""
-        return dict(self._about.get("result", {}))
-
-    @property
-    def weights(self) -> bytes:
-        """Content of the model file."""
-        return self._weights
+        return dict(self.about.get("result", {}))
 
     def setParams(self, *, engine: str) -> Self:  # noqa: N802, the name that Spark ML gives it
         """Choose what computes the network."""
@@ -87,8 +80,8 @@ class ParticleFlowModel(Model, MLReadable["ParticleFlowModel"], MLWritable):
         """The model as it travels to workers."""
         engine = self.getOrDefault(self.engine) if self.isDefined(self.engine) else None
         with tempfile.TemporaryDirectory(prefix="ringflow-model-") as folder:
-            path = Path(folder) / self._file
-            path.write_bytes(self._weights)
+            path = Path(folder) / self.file
+            path.write_bytes(self.weights)
             return carry(path, engine)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -113,10 +106,8 @@ class _Writer(MLWriter):
 
     def saveImpl(self, path: str) -> None:  # noqa: N802, the name that Spark ML gives it
         model, session = self._model, self.sparkSession
-        DefaultParamsWriter.saveMetadata(
-            model, path, session, extraMetadata={"file": model._file, "about": model._about}
-        )
-        row = (model._file, bytearray(model._weights))
+        DefaultParamsWriter.saveMetadata(model, path, session, extraMetadata={"file": model.file, "about": model.about})
+        row = (model.file, bytearray(model.weights))
         session.createDataFrame([row], _WEIGHTS_SCHEMA).coalesce(1).write.parquet(f"{path}/{_WEIGHTS}")
 
 

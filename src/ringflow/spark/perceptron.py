@@ -180,13 +180,10 @@ def _elements(
 ) -> Iterator[pa.RecordBatch]:
     """What an executor does with the number of a task."""
     torch.set_num_threads(1)
-    for number in (number for batch in batches for number in batch.column("id").to_pylist()):
-        left = tasks[number].stop
-        for block in source.blocks(tasks[number].shard, columns):
-            yield _element_batch(block.take(0, min(len(block), left)))
-            left -= len(block)
-            if left <= 0:
-                break
+    for batch in batches:
+        for number in batch.column("id").to_pylist():
+            for block in source.task_blocks(tasks[number], columns):
+                yield _element_batch(block)
 
 
 def _element_batch(block: EventBlock) -> pa.RecordBatch:

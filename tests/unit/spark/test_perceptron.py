@@ -14,7 +14,7 @@ from ringflow.data.outside import write_dataset
 from ringflow.elements.batch import from_block
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PHOTON
-from ringflow.spark.baseline import perceptron_baseline, show
+from ringflow.recipes.perceptron import perceptron_baseline, show
 from ringflow.spark.perceptron import CLASSES, INPUTS, Perceptron, _element_batch, element_inputs
 
 CHARGED = (CHARGED_HADRON, ELECTRON, MUON)

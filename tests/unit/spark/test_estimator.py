@@ -42,8 +42,6 @@ def test_parameters_are_set_copied_and_unset(tmp_path: Path) -> None:
     assert not other.isDefined("out")
     settings = other._settings()
     assert settings.length.events == 10
-    assert other._folder(tmp_path) != other._folder(tmp_path), "fits of one estimator do not share a run"
-    assert estimator._folder(tmp_path / "store") == tmp_path
 
 
 @pytest.mark.parametrize(
