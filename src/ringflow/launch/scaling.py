@@ -1,8 +1,8 @@
 """What a training costs on many devices, and `ringflow scaling-model`, which predicts it.
 
-    model = CostModel(cluster, work, upkeep)
+    model = CostModel(resolve("h200", ["work.algorithm=ring"]))
     model.throughput(1024), model.efficiency(1024), model.step(1024)
-    predict("h200", ["work.algorithm=ring"])["rows"]
+    predict("h200", ["work.global_batch=fixed"])["rows"]
 
 A step computes, adds up its gradients, waits for the slowest device and for data; now and then a checkpoint is written, and a
 node fails. Data-parallel training is meant: every device has the whole network and its own events. Times are in seconds, sizes
@@ -16,7 +16,6 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any, Literal, NamedTuple, get_args
@@ -116,9 +115,8 @@ class ScalingSettings(Settings):
     upkeep: UpkeepSettings = UpkeepSettings()
 
 
-@dataclass(frozen=True)
-class Link:
-    """A way between two places: what it carries in one direction, and how long the first byte takes."""
+class Link(NamedTuple):
+    """A way between two places: bytes per second in one direction, and how long the first byte takes."""
 
     bandwidth: float
     latency: float
@@ -126,70 +124,6 @@ class Link:
     def seconds(self, size: float, messages: int) -> float:
         """To send so many bytes in so many messages one after the other."""
         return size / self.bandwidth + messages * self.latency
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Devices in nodes. `inside` is the link of a device to the others of its node, `between` that of a node to the others."""
-
-    devices_per_node: int
-    inside: Link
-    between: Link
-    #: How much longer a device computes when all others of its node do, too: they may share memory.
-    contention: float = 1.0
-
-    def nodes(self, devices: int) -> int:
-        """That so many devices take."""
-        return -(-devices // self.devices_per_node)
-
-    def slowdown(self, devices: int) -> float:
-        """How much longer a device computes when so many do."""
-        busy, most = min(devices, self.devices_per_node), self.devices_per_node
-        return 1.0 + (self.contention - 1.0) * (busy - 1) / (most - 1) if most > 1 else 1.0
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is computed in a step."""
-
-    parameters: int
-    seconds_per_event: float
-    #: Of a device in a step; of all devices together if the global batch is fixed.
-    events: float
-    #: What a step costs however small it is: starting kernels, moving the weights.
-    seconds_per_step: float = 0.0
-    #: The global batch stays as it is, however many devices share it (strong scaling); else it grows with them (weak).
-    fixed_global_batch: bool = False
-    #: Standard deviation of the logarithm of a step's time.
-    spread: float = 0.0
-    #: Part of the communication that can go on while gradients are computed.
-    overlap: float = 0.0
-    #: Part of the computation in which gradients are computed.
-    backward: float = 2.0 / 3.0
-    bytes_per_parameter: int = 4
-
-    @property
-    def gradient_bytes(self) -> int:
-        """What every device has to add up with the others."""
-        return self.bytes_per_parameter * self.parameters
-
-    def events_per_device(self, devices: int) -> float:
-        """In a step."""
-        return self.events / devices if self.fixed_global_batch else self.events
-
-
-@dataclass(frozen=True)
-class Upkeep:
-    """What a training needs beside its steps."""
-
-    #: Events that the file system gives to all devices together.
-    loading: float = math.inf
-    checkpoint_seconds: float = 0.0
-    checkpoint_interval: float = 600.0
-    #: Mean time between failures of one node.
-    node_lifetime: float = math.inf
-    #: From a failure to the next step, with what was lost since the last checkpoint counted apart.
-    restart_seconds: float = 0.0
 
 
 class StepTimes(NamedTuple):
@@ -209,15 +143,24 @@ class StepTimes(NamedTuple):
         return self.compute + self.communication + self.waiting + self.data + self.checkpoint + self.lost
 
 
-@dataclass(frozen=True)
 class CostModel:
-    """A training on a cluster."""
+    """A training on a cluster: one like the measured one, but for what the settings say."""
 
-    cluster: Cluster
-    work: Work
-    upkeep: Upkeep = Upkeep()
-    algorithm: Algorithm = "tree"
-    _steps: dict[int, StepTimes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    def __init__(self, settings: ScalingSettings, measured: Measured | None = None) -> None:
+        measured = measured or default_measured()
+        hardware, work = self.hardware, self.work = settings.hardware, settings.work
+        self.upkeep = settings.upkeep
+        per_event, per_step = fit_compute(measured.steps)
+        largest = max(events for events, _ in measured.steps)
+        self.events = _given(work.events, largest * (_SHARED_BATCHES if work.global_batch == "fixed" else 1))
+        self.seconds_per_event = _given(work.seconds_per_event, per_event / hardware.speed)
+        self.seconds_per_step = _given(work.seconds_per_step, per_step / hardware.speed)
+        self.spread = _given(work.spread, _given(measured.spread, _ASSUMED_SPREAD))
+        self.parameters = work.parameters or measured.parameters
+        self.gradient_bytes = work.bytes_per_parameter * self.parameters
+        self.inside = Link(hardware.usable * hardware.inside_bandwidth, hardware.inside_latency)
+        self.between = Link(hardware.usable * hardware.between_bandwidth, hardware.between_latency)
+        self._steps: dict[int, StepTimes] = {}
 
     def step(self, devices: int) -> StepTimes:
         """Where the time of a step on so many devices goes."""
@@ -228,13 +171,13 @@ class CostModel:
     def _step(self, devices: int) -> StepTimes:
         """Checkpoints and failures cost to first order what J. W. Young says, CACM 17 (1974) 530."""
         work, upkeep = self.work, self.upkeep
-        own = work.events_per_device(devices)
-        compute = (work.seconds_per_step + own * work.seconds_per_event) * self.cluster.slowdown(devices)
-        added_up = sum_seconds(self.algorithm, devices, work.gradient_bytes, self.cluster)
+        own = self._events_per_device(devices)
+        compute = (self.seconds_per_step + own * self.seconds_per_event) * self.slowdown(devices)
+        added_up = self.sum_seconds(devices, self.gradient_bytes)
         hidden = min(work.overlap * added_up, work.backward * compute)
-        waiting = compute * (math.exp(work.spread * slowest_of(devices)) - 1.0)
+        waiting = compute * (math.exp(self.spread * slowest_of(devices)) - 1.0)
         busy = compute + added_up - hidden + waiting
-        data = max(own * devices / upkeep.loading - busy, 0.0)
+        data = max(own * devices / (upkeep.loading or math.inf) - busy, 0.0)
         checkpoint = (busy + data) * upkeep.checkpoint_seconds / upkeep.checkpoint_interval
         per_failure = upkeep.restart_seconds + (upkeep.checkpoint_interval + upkeep.checkpoint_seconds) / 2.0
         share = per_failure * self.failures_per_second(devices)
@@ -242,18 +185,54 @@ class CostModel:
         lost = (busy + data + checkpoint) * share / (1.0 - share) if share < 1.0 else math.inf
         return StepTimes(compute, added_up - hidden, waiting, data, checkpoint, lost, hidden)
 
+    def slowdown(self, devices: int) -> float:
+        """How much longer a device computes when so many do."""
+        most, contention = self.hardware.devices_per_node, self.hardware.contention
+        return 1.0 + (contention - 1.0) * (min(devices, most) - 1) / (most - 1) if most > 1 else 1.0
+
+    def sum_seconds(self, devices: int, size: float) -> float:
+        """To add up `size` bytes over all devices so that each has the sum, when nothing else goes on.
+
+        - ring: scatter-reduce and all-gather through all devices: 2(n-1)/n of the bytes and 2(n-1) messages; it is as fast as
+          its slowest link
+        - hierarchical: scatter-reduce in the node, a ring of nodes in which every device has its slice, all-gather in the node
+        - tree: the same, between nodes by halving and doubling: as many bytes as a ring, in 2 log2(nodes) messages
+          (R. Rabenseifner, ICCS 2004)
+        - server: every device sends all to one place and gets all back: 2n times the bytes through its link
+        """
+        algorithm, members, nodes = self.work.algorithm, self.hardware.devices_per_node, self._nodes(devices)
+        inside, between = self.inside, self.between
+        rounds = 2 * (devices - 1)
+        if devices == 1:
+            return 0.0
+        if algorithm == "server":
+            return (between if nodes > 1 else inside).seconds(2 * devices * size, 2)
+        if nodes == 1:
+            return inside.seconds(rounds / devices * size, rounds)
+        if algorithm == "ring":
+            narrow = Link(min(inside.bandwidth, between.bandwidth), max(inside.latency, between.latency))
+            return narrow.seconds(rounds / devices * size, rounds)
+        messages = 2 * (nodes - 1) if algorithm == "hierarchical" else 2 * math.ceil(math.log2(nodes))
+        within = inside.seconds(2 * (members - 1) / members * size, 2 * (members - 1))
+        return within + between.seconds(2 * (nodes - 1) / nodes * size, messages)
+
+    def _nodes(self, devices: int) -> int:
+        return -(-devices // self.hardware.devices_per_node)
+
     def failures_per_second(self, devices: int) -> float:
         """Of all nodes."""
-        return self.cluster.nodes(devices) / self.upkeep.node_lifetime
+        return self._nodes(devices) / (3600.0 * self.upkeep.node_lifetime_hours)
 
     def best_checkpoint_interval(self, devices: int) -> float:
         """The time between checkpoints that costs least (Young)."""
-        rate = self.failures_per_second(devices)
-        return math.sqrt(2.0 * self.upkeep.checkpoint_seconds / rate) if rate else math.inf
+        return math.sqrt(2.0 * self.upkeep.checkpoint_seconds / self.failures_per_second(devices))
 
     def events_per_step(self, devices: int) -> float:
         """Of all devices."""
-        return devices * self.work.events_per_device(devices)
+        return devices * self._events_per_device(devices)
+
+    def _events_per_device(self, devices: int) -> float:
+        return self.events / devices if self.work.global_batch == "fixed" else self.events
 
     def throughput(self, devices: int) -> float:
         """Events per second of all devices."""
@@ -267,33 +246,6 @@ class CostModel:
     def restart_seconds(self) -> float:
         """From the end of a training to its next step, on other devices or after a failure."""
         return self.upkeep.restart_seconds
-
-
-def sum_seconds(algorithm: Algorithm, devices: int, size: float, cluster: Cluster) -> float:
-    """To add up `size` bytes over all devices so that each has the sum, when nothing else goes on.
-
-    - ring: scatter-reduce and all-gather through all devices: 2(n-1)/n of the bytes and 2(n-1) messages; it is as fast as its
-      slowest link
-    - hierarchical: scatter-reduce in the node, a ring of nodes in which every device has its slice, all-gather in the node
-    - tree: the same, between nodes by halving and doubling: as many bytes as a ring, in 2 log2(nodes) messages
-      (R. Rabenseifner, ICCS 2004)
-    - server: every device sends all to one place and gets all back: 2n times the bytes through its link
-    """
-    if devices == 1:
-        return 0.0
-    inside, between, several = cluster.inside, cluster.between, devices > cluster.devices_per_node
-    if algorithm == "server":
-        return (between if several else inside).seconds(2 * devices * size, 2)
-    rounds = 2 * (devices - 1)
-    if not several:
-        return inside.seconds(rounds / devices * size, rounds)
-    if algorithm == "ring":
-        narrow = Link(min(inside.bandwidth, between.bandwidth), max(inside.latency, between.latency))
-        return narrow.seconds(rounds / devices * size, rounds)
-    members, houses = cluster.devices_per_node, cluster.nodes(devices)
-    messages = 2 * (houses - 1) if algorithm == "hierarchical" else 2 * math.ceil(math.log2(houses))
-    within = inside.seconds(2 * (members - 1) / members * size, 2 * (members - 1))
-    return within + between.seconds(2 * (houses - 1) / houses * size, messages)
 
 
 def slowest_of(devices: int) -> float:
@@ -414,41 +366,6 @@ def resolve(hardware: str, overrides: Sequence[str]) -> ScalingSettings:
     return ScalingSettings.resolve(None, [*given, *overrides])
 
 
-def build(settings: ScalingSettings, measured: Measured) -> CostModel:
-    """The model of a training like the measured one on a cluster."""
-    work, upkeep, hardware = settings.work, settings.upkeep, settings.hardware
-    per_event, per_step = fit_compute(measured.steps)
-    fixed = work.global_batch == "fixed"
-    largest = max(events for events, _ in measured.steps)
-    return CostModel(
-        Cluster(
-            hardware.devices_per_node,
-            Link(hardware.usable * hardware.inside_bandwidth, hardware.inside_latency),
-            Link(hardware.usable * hardware.between_bandwidth, hardware.between_latency),
-            contention=hardware.contention,
-        ),
-        Work(
-            parameters=work.parameters or measured.parameters,
-            seconds_per_event=_given(work.seconds_per_event, per_event / hardware.speed),
-            seconds_per_step=_given(work.seconds_per_step, per_step / hardware.speed),
-            events=_given(work.events, largest * (_SHARED_BATCHES if fixed else 1)),
-            fixed_global_batch=fixed,
-            spread=_given(work.spread, _given(measured.spread, _ASSUMED_SPREAD)),
-            overlap=work.overlap,
-            backward=work.backward,
-            bytes_per_parameter=work.bytes_per_parameter,
-        ),
-        Upkeep(
-            loading=_given(upkeep.loading, math.inf),
-            checkpoint_seconds=upkeep.checkpoint_seconds,
-            checkpoint_interval=upkeep.checkpoint_interval,
-            node_lifetime=3600.0 * upkeep.node_lifetime_hours,
-            restart_seconds=upkeep.restart_seconds,
-        ),
-        work.algorithm,
-    )
-
-
 def _given(value: float | None, otherwise: float) -> float:
     return otherwise if value is None else value
 
@@ -472,13 +389,18 @@ def check_against(path: Path) -> list[dict[str, Any]]:
     link = fit_link(largest, [(found["bytes"], found["seconds"]) for found in record["all_reduce"]])
     apart = _row_of(record, "apart", largest, path)
     contention = max(float(apart["seconds_per_step"] / alone["seconds_per_step"]), 1.0)
-    work = Work(
-        parameters=record["parameters"],
-        seconds_per_event=alone["seconds_per_step"] / alone["events_per_step"],
-        events=alone["events_per_step"],
-        spread=alone["step_spread"] or 0.0,
+    settings = ScalingSettings(
+        hardware=HardwareSettings(
+            devices_per_node=largest,
+            inside_bandwidth=link.bandwidth,
+            inside_latency=link.latency,
+            usable=1.0,
+            contention=contention,
+        ),
+        work=WorkSettings(algorithm="ring", overlap=0.0, spread=alone["step_spread"] or 0.0),
+        upkeep=UpkeepSettings(checkpoint_seconds=0.0, restart_seconds=0.0, node_lifetime_hours=1e30),
     )
-    model = CostModel(Cluster(largest, link, link, contention=contention), work, algorithm="ring")
+    model = CostModel(settings, read_measured([path]))
     rows = []
     for row in sorted(together, key=lambda row: int(row["workers"])):
         predicted, measured = model.throughput(row["workers"]), row["events_per_second"]
@@ -510,22 +432,25 @@ def predict(
     if measured and "hardware.speed" not in {word.partition("=")[0] for word in overrides}:
         # What was measured is what is meant: the speed of ours is relative to the measurement of ours.
         settings = settings.model_copy(update={"hardware": settings.hardware.model_copy(update={"speed": 1.0})})
-    model = build(settings, found)
+    model = CostModel(settings, found)
     if not model.throughput(1):
         raise UsageError(
             f"one node fails every {settings.upkeep.node_lifetime_hours:g} hours, before it gets on; give a larger "
             "upkeep.node_lifetime_hours, or a smaller upkeep.restart_seconds"
         )
-    numbers = sorted(set(devices or DEVICES))
-    order = [model.algorithm, *(name for name in ALGORITHMS if name != model.algorithm)]
+    numbers, chosen = sorted(set(devices or DEVICES)), settings.work.algorithm
+    ways = [
+        settings.model_copy(update={"work": settings.work.model_copy(update={"algorithm": name})})
+        for name in (chosen, *(name for name in ALGORITHMS if name != chosen))
+    ]
     return {
         "hardware": hardware,
         "settings": settings.model_dump(mode="json"),
         "measured": {**found._asdict(), "steps": [list(step) for step in found.steps]},
-        "algorithm": model.algorithm,
-        "rows": [_row(replace(model, algorithm=name), number) for name in order for number in numbers],
+        "algorithm": chosen,
+        "rows": [_row(one, number) for one in (CostModel(way, found) for way in ways) for number in numbers],
         "best_checkpoint_interval": model.best_checkpoint_interval(numbers[-1]),
-        "assumptions": _assumptions(settings, found, model),
+        "assumptions": _assumptions(model, found),
         "check": check_against(check) if check else [],
     }
 
@@ -533,7 +458,7 @@ def predict(
 def _row(model: CostModel, devices: int) -> dict[str, Any]:
     step = model.step(devices)
     return {
-        "algorithm": model.algorithm,
+        "algorithm": model.work.algorithm,
         "devices": devices,
         "events_per_second": model.throughput(devices),
         "efficiency": model.efficiency(devices),
@@ -543,12 +468,11 @@ def _row(model: CostModel, devices: int) -> dict[str, Any]:
     }
 
 
-def _assumptions(settings: ScalingSettings, found: Measured, model: CostModel) -> list[str]:
+def _assumptions(model: CostModel, found: Measured) -> list[str]:
     """All that the numbers stand on, in sentences."""
-    work, hardware, upkeep = model.work, settings.hardware, settings.upkeep
-    inside, between = model.cluster.inside, model.cluster.between
+    work, hardware, upkeep, inside, between = model.work, model.hardware, model.upkeep, model.inside, model.between
     per_event, per_step = fit_compute(found.steps)
-    origin = "given" if settings.work.spread is not None else "assumed" if found.spread is None else "measured"
+    origin = "given" if work.spread is not None else "assumed" if found.spread is None else "measured"
     split = (
         f"a step costs {1e3 * per_step:.2f} ms and {1e6 * per_event:.2f} µs per event"
         if len({round(events) for events, _ in found.steps}) > 1
@@ -557,17 +481,18 @@ def _assumptions(settings: ScalingSettings, found: Measured, model: CostModel) -
     return [
         f"Measured on one {found.device} ({found.source}): {split}; events of {found.num_elements} elements.",
         f"A device of the cluster has {hardware.speed:g} times the speed of the measured one.",
-        f"All devices share {work.events:,.0f} events per step (strong scaling)."
-        if work.fixed_global_batch
-        else f"Every device has {work.events:,.0f} events per step, however many devices there are (weak scaling).",
-        f"The gradient of {work.parameters:,} parameters has {work.gradient_bytes / 1e6:.1f} MB and is added up in every step.",
+        f"All devices share {model.events:,.0f} events per step (strong scaling)."
+        if work.global_batch == "fixed"
+        else f"Every device has {model.events:,.0f} events per step, however many devices there are (weak scaling).",
+        f"The gradient of {model.parameters:,} parameters has {model.gradient_bytes / 1e6:.1f} MB and is added up in every "
+        "step.",
         f"Cluster: {hardware.title} ({hardware.source}).",
         f"{100 * hardware.usable:.0f} % of the nominal bandwidth is reached: {inside.bandwidth / 1e9:.0f} GB/s inside a node, "
         f"{between.bandwidth / 1e9:.0f} GB/s between nodes. A message takes {1e6 * inside.latency:g} µs inside and "
         f"{1e6 * between.latency:g} µs between.",
         f"{100 * work.overlap:.0f} % of the communication can hide behind the making of gradients, which is "
         f"{100 * work.backward:.0f} % of the computation.",
-        f"Steps of devices vary independently, by {100 * work.spread:.1f} % ({origin}), and all wait for the slowest.",
+        f"Steps of devices vary independently, by {100 * model.spread:.1f} % ({origin}), and all wait for the slowest.",
         "Data are there in time."
         if upkeep.loading is None
         else f"The file system gives {upkeep.loading:,.0f} events/s to all devices together.",

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.even_costs import free_model
 from ringflow.base.errors import InputFileError, SettingsError, UsageError
 from ringflow.launch.scaling import (
     ALGORITHMS,
     CLUSTERS,
     DEVICES,
-    Cluster,
     CostModel,
     Link,
-    Upkeep,
-    Work,
     check_against,
     default_measured,
     fit_compute,
@@ -28,47 +25,49 @@ from ringflow.launch.scaling import (
     predict,
     read_measured,
     slowest_of,
-    sum_seconds,
 )
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
-CLUSTER = Cluster(8, Link(400e9, 2e-6), Link(50e9, 5e-6))
-WORK = Work(parameters=1_000_000, seconds_per_event=1e-5, events=1000)
+LINKS = (
+    *("hardware.usable=1", "hardware.inside_bandwidth=400e9", "hardware.inside_latency=2e-6"),
+    *("hardware.between_bandwidth=50e9", "hardware.between_latency=5e-6"),
+)
+WORK = ("work.parameters=1000000", "work.seconds_per_event=1e-5", "work.events=1000")
+
+
+def model(*words: str) -> CostModel:
+    return free_model(*LINKS, *WORK, *words)
 
 
 def test_without_anything_in_the_way_it_scales_perfectly() -> None:
-    free = Cluster(8, Link(math.inf, 0.0), Link(math.inf, 0.0))
     for algorithm in ALGORITHMS:
-        model = CostModel(free, WORK, algorithm=algorithm)
-        assert model.efficiency(4096) == pytest.approx(1.0)
-        assert model.throughput(4096) == pytest.approx(4096 * 1e5)
+        free = free_model(*WORK, f"work.algorithm={algorithm}")
+        assert free.efficiency(4096) == pytest.approx(1.0)
+        assert free.throughput(4096) == pytest.approx(4096 * 1e5)
 
 
-def test_a_ring_moves_its_bytes_in_its_messages() -> None:
+def test_sums_move_their_bytes_in_their_messages() -> None:
     size = 8e6
-    assert sum_seconds("ring", 1, size, CLUSTER) == 0.0
+    ring, hierarchical, tree, server = (model(f"work.algorithm={name}") for name in ALGORITHMS)
+    assert ring.sum_seconds(1, size) == 0.0
     # Inside a node, and through the slower links of several.
-    assert sum_seconds("ring", 4, size, CLUSTER) == pytest.approx(2 * 3 / 4 * size / 400e9 + 6 * 2e-6)
-    assert sum_seconds("ring", 64, size, CLUSTER) == pytest.approx(2 * 63 / 64 * size / 50e9 + 126 * 5e-6)
-    assert sum_seconds("server", 64, size, CLUSTER) == pytest.approx(2 * 64 * size / 50e9 + 2 * 5e-6)
-
-
-def test_nodes_add_up_inside_first() -> None:
-    size = 8e6
-    inside = 2 * 7 / 8 * size / 400e9 + 14 * 2e-6
-    between = 2 * 7 / 8 * size / 50e9
-    assert sum_seconds("hierarchical", 64, size, CLUSTER) == pytest.approx(inside + between + 14 * 5e-6)
-    assert sum_seconds("tree", 64, size, CLUSTER) == pytest.approx(inside + between + 6 * 5e-6)
-    assert sum_seconds("tree", 8, size, CLUSTER) == sum_seconds("ring", 8, size, CLUSTER)
+    assert ring.sum_seconds(4, size) == pytest.approx(2 * 3 / 4 * size / 400e9 + 6 * 2e-6)
+    assert ring.sum_seconds(64, size) == pytest.approx(2 * 63 / 64 * size / 50e9 + 126 * 5e-6)
+    assert server.sum_seconds(64, size) == pytest.approx(2 * 64 * size / 50e9 + 2 * 5e-6)
+    # Inside first, then between nodes.
+    inside, between = 2 * 7 / 8 * size / 400e9 + 14 * 2e-6, 2 * 7 / 8 * size / 50e9
+    assert hierarchical.sum_seconds(64, size) == pytest.approx(inside + between + 14 * 5e-6)
+    assert tree.sum_seconds(64, size) == pytest.approx(inside + between + 6 * 5e-6)
+    assert tree.sum_seconds(8, size) == ring.sum_seconds(8, size)
 
 
 def test_what_hides_behind_the_computation_costs_nothing() -> None:
-    open_, hidden = (CostModel(CLUSTER, replace(WORK, overlap=part)).step(64) for part in (0.0, 1.0))
+    open_, hidden = model().step(64), model("work.overlap=1").step(64)
     assert open_.communication > 0.0
     assert (hidden.communication, hidden.hidden) == (0.0, pytest.approx(open_.communication))
     # No more than the making of gradients can hide anything.
-    short = CostModel(CLUSTER, replace(WORK, overlap=1.0, seconds_per_event=1e-9)).step(64)
-    assert short.hidden == pytest.approx(2 / 3 * short.compute)
+    short = model("work.overlap=1", "work.seconds_per_event=1e-9").step(64)
+    assert short.hidden == pytest.approx(0.6667 * short.compute)
 
 
 def test_the_slowest_of_many_is_waited_for() -> None:
@@ -76,40 +75,45 @@ def test_the_slowest_of_many_is_waited_for() -> None:
     for devices in (2, 16, 256):
         largest = [max(draw.gauss(0.0, 1.0) for _ in range(devices)) for _ in range(2000)]
         assert slowest_of(devices) == pytest.approx(sum(largest) / 2000, abs=0.06)
-    step = CostModel(CLUSTER, replace(WORK, spread=0.1)).step(16)
+    step = model("work.spread=0.1").step(16)
     assert step.waiting == pytest.approx(step.compute * (math.exp(0.1 * slowest_of(16)) - 1))
 
 
 def test_a_file_system_limits_the_throughput() -> None:
-    model = CostModel(CLUSTER, WORK, Upkeep(loading=3e6))
-    assert model.throughput(8) < 1e6
-    assert model.throughput(1024) == pytest.approx(3e6)
-    assert model.step(1024).data > 0.0
+    limited = model("upkeep.loading=3e6")
+    assert limited.throughput(8) < 1e6
+    assert limited.throughput(1024) == pytest.approx(3e6)
+    assert limited.step(1024).data > 0.0
 
 
 def test_checkpoints_and_failures_take_their_share() -> None:
-    upkeep = Upkeep(checkpoint_seconds=10.0, checkpoint_interval=100.0)
-    assert CostModel(CLUSTER, WORK, upkeep).throughput(1) == pytest.approx(1e5 / 1.1)
-    failing = replace(upkeep, node_lifetime=1000.0, restart_seconds=45.0)  # a tenth is lost
-    assert CostModel(CLUSTER, WORK, failing).throughput(8) == pytest.approx(
-        0.9 * CostModel(CLUSTER, WORK, upkeep).throughput(8)
-    )
-    assert CostModel(CLUSTER, WORK, failing).throughput(80) == 0.0  # it fails faster than it gets on
-    assert CostModel(CLUSTER, WORK, failing).best_checkpoint_interval(8) == pytest.approx(math.sqrt(20.0 * 1000.0))
-    assert CostModel(CLUSTER, WORK, failing).restart_seconds == 45.0
+    upkeep = ("upkeep.checkpoint_seconds=10", "upkeep.checkpoint_interval=100")
+    assert model(*upkeep).throughput(1) == pytest.approx(1e5 / 1.1)
+    # A tenth is lost.
+    failing = model(*upkeep, f"upkeep.node_lifetime_hours={1000 / 3600}", "upkeep.restart_seconds=45")
+    assert failing.throughput(8) == pytest.approx(0.9 * model(*upkeep).throughput(8))
+    assert failing.throughput(80) == 0.0  # it fails faster than it gets on
+    assert failing.best_checkpoint_interval(8) == pytest.approx(math.sqrt(20.0 * 1000.0))
+    assert failing.restart_seconds == 45.0
 
 
 def test_a_fixed_batch_is_shared() -> None:
-    model = CostModel(CLUSTER, replace(WORK, fixed_global_batch=True, events=64_000, seconds_per_step=1e-3))
-    assert model.events_per_step(64) == 64_000
-    assert model.step(64).compute == pytest.approx(1e-3 + 1000 * 1e-5)
-    assert model.efficiency(4096) < model.efficiency(64) < 1.0
+    fixed = model("work.global_batch=fixed", "work.events=64000", "work.seconds_per_step=1e-3")
+    assert fixed.events_per_step(64) == 64_000
+    assert fixed.step(64).compute == pytest.approx(1e-3 + 1000 * 1e-5)
+    assert fixed.efficiency(4096) < fixed.efficiency(64) < 1.0
 
 
 def test_devices_that_share_memory_slow_each_other_down() -> None:
-    crowded = replace(CLUSTER, contention=1.7)
+    crowded = model("hardware.contention=1.7")
     assert [crowded.slowdown(n) for n in (1, 2, 8, 64)] == pytest.approx([1.0, 1.1, 1.7, 1.7])
-    assert CostModel(crowded, WORK).step(64).compute == pytest.approx(1.7 * CostModel(CLUSTER, WORK).step(64).compute)
+    assert crowded.step(64).compute == pytest.approx(1.7 * model().step(64).compute)
+
+
+def of_two(*words: str) -> CostModel:
+    """A machine of four places whose link is known."""
+    link = ("hardware.inside_bandwidth=2e9", "hardware.inside_latency=40e-6", "hardware.usable=1")
+    return free_model("hardware.devices_per_node=4", "work.algorithm=ring", *link, *words)
 
 
 def test_fits_find_the_constants_again() -> None:
@@ -117,19 +121,16 @@ def test_fits_find_the_constants_again() -> None:
     steps = [(events, (3e-3 + 2e-5 * events) * noise.gauss(1.0, 0.005)) for events in (16, 64, 16384, 65536)]
     # Errors are relative: the large steps must not drown what the small ones say.
     assert fit_compute(steps) == pytest.approx((2e-5, 3e-3), rel=0.03)
-    link = Link(2e9, 40e-6)
-    cluster = Cluster(4, link, link)
-    sums = [(size, sum_seconds("ring", 4, size, cluster) * noise.gauss(1.0, 0.002)) for size in (4e3, 6e4, 1e6, 3e6)]
-    found = fit_link(4, sums)
-    assert (found.bandwidth, found.latency) == pytest.approx((2e9, 40e-6), rel=0.02)
+    sums = [(size, of_two().sum_seconds(4, size) * noise.gauss(1.0, 0.002)) for size in (4e3, 6e4, 1e6, 3e6)]
+    assert fit_link(4, sums) == pytest.approx(Link(2e9, 40e-6), rel=0.02)
     assert fit_compute([(100, 0.5)]) == (0.005, 0.0)
 
 
 def record(**changes: Any) -> dict[str, Any]:
     """What `ringflow bench scaling` writes, of a machine whose constants are known."""
-    link = Link(1e9, 50e-6)
-    true = CostModel(Cluster(2, link, link, contention=1.25), Work(500_000, 8e-3, 64, spread=0.03), algorithm="ring")
-    sums = [{"bytes": size, "seconds": sum_seconds("ring", 2, size, true.cluster)} for size in (4096, 65536, 2_000_000)]
+    work = ("work.parameters=500000", "work.seconds_per_event=8e-3", "work.events=64", "work.spread=0.03")
+    true = of_two("hardware.devices_per_node=2", "hardware.contention=1.25", *work)
+    sums = [{"bytes": size, "seconds": true.sum_seconds(2, size)} for size in (4096, 65536, 2_000_000)]
     alone, together = true.step(1).total, true.step(2).total
 
     def row(engine: str, workers: int, seconds: float) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def written(folder: Path, content: object) -> Path:
 def test_the_check_finds_what_made_the_measurement(tmp_path: Path) -> None:
     (row,) = check_against(written(tmp_path, record()))
     assert row["error_percent"] == pytest.approx(0.0, abs=0.1)
-    assert (row["bandwidth"], row["latency"], row["contention"]) == pytest.approx((1e9, 50e-6, 1.25), rel=1e-3)
+    assert (row["bandwidth"], row["latency"], row["contention"]) == pytest.approx((2e9, 40e-6, 1.25), rel=1e-3)
     slower = record()
     slower["rows"][1]["events_per_second"] /= 1.2
     assert check_against(written(tmp_path, slower))[0]["error_percent"] == pytest.approx(20.0, abs=0.2)

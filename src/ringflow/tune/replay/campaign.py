@@ -20,7 +20,7 @@ from typing import Any
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say, table
 from ringflow.base.words import time_in_words
-from ringflow.launch.scaling import CostModel, ScalingSettings, build, default_measured, resolve
+from ringflow.launch.scaling import CostModel, ScalingSettings, resolve
 from ringflow.tune.replay.curves import Curve, Recorded, model_of
 from ringflow.tune.replay.engine import Advance, Results, Setting, compare, speedup
 from ringflow.tune.schedulers import GROWING, SCHEDULERS, Ladder, first_rung, one_bracket
@@ -98,7 +98,7 @@ def plan_campaign(
     Without `hours` trials take as long as those of the study did.
     """
     settings = resolve(hardware, overrides)
-    costs = build(settings, default_measured())
+    costs = CostModel(settings)
     if not costs.throughput(1):
         raise UsageError("one node fails before it gets on; give a larger upkeep.node_lifetime_hours")
     drawn = trials > len(recorded.curves)
