@@ -122,14 +122,6 @@ def test_targets_carry_exactly_the_visible_four_momentum(event: TruthInput):
     assert int(found.num_particles.sum()) == int((found.target_of >= 0).sum())
 
 
-@settings(max_examples=100, deadline=None)
-@given(events)
-def test_no_element_has_two_targets(event: TruthInput):
-    found = assign_targets(event)
-    elements = [*((0, t) for t in found.track.tolist() if t >= 0), *((1, e) for e in found.element.tolist() if e >= 0)]
-    assert len(elements) == len(set(elements)) == len(found.owner)
-
-
 def test_particles_that_cannot_be_told_apart_claim_their_element_together():
     """Two photons of 3 GeV in one element are more than a hadron of 5 GeV that left a third elsewhere."""
     momentum = [[0.0, 0.0, energy, energy] for energy in (3.0, 3.0, 5.0)]

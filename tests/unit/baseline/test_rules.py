@@ -80,18 +80,6 @@ def test_charged_pions_are_one_particle_with_the_momentum_of_the_track():
     assert share_with(candidates, CHARGED_HADRON) > 0.95
 
 
-@pytest.mark.parametrize("energy", [5.0, 20.0])
-def test_pieces_of_a_charged_shower_are_not_counted_again(energy: float):
-    block = gun(211, energy, BARREL, 600)
-    tracks = block["track"]
-    arrived = (tracks.counts == 1) & (per_event(tracks, tracks["reaches_calo"]) == 1)
-    candidates = reconstruct_block(block, CONSTANTS)
-    neutral = per_event(candidates, candidates["energy"] * (candidates["charge"] == 0))[arrived]
-    # Without the search for pieces one pion in five would have a neutral companion.
-    assert np.mean(neutral > 0.3) < 0.11
-    assert neutral.mean() < 0.15
-
-
 def test_a_stiff_track_that_ends_in_the_tracker_is_left_out():
     block = gun(211, 10.0, BARREL, 1500)
     tracks = block["track"]
@@ -170,14 +158,6 @@ def test_data_without_hits_is_reconstructed_from_the_centres_of_clusters():
     np.testing.assert_array_equal(*charged)
     energy = [per_event(part, part["energy"]) for part in (fine, candidates)]
     assert np.median(energy[1] / energy[0]) == pytest.approx(1.0, abs=0.1)
-
-
-def test_one_event_alone_is_the_same_as_in_a_block():
-    block = collisions("ttbar")
-    together, alone = reconstruct_block(block, CONSTANTS), reconstruct_block(block.take(7, 8), CONSTANTS)
-    part = together.take(7, 8)
-    for column in part.columns:
-        np.testing.assert_array_equal(part[column], alone[column])
 
 
 def test_unknown_detector():

@@ -80,12 +80,6 @@ def test_the_number_of_workers_changes_no_byte(tmp_path: Path, uninterrupted: di
     assert contents(write_fake_dataset(tmp_path / "d", workers=workers)) == uninterrupted
 
 
-def test_an_event_is_the_same_in_any_production(tmp_path: Path) -> None:
-    for events, per_shard, out in [(7, 5, "a"), (25, 10, "b"), (12, 25, "c")]:
-        produce(tmp_path / out, fake_request(events, events_per_shard=per_shard), FakeBlocks(4), workers=1)
-        assert same(concatenate(list(Dataset(tmp_path / out).events())), fake_block(0, events))
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("moment", ["production.json", "shard-00000.json", "shard-00001.json"])
 def test_a_killed_production_resumes_to_the_same_bytes(
@@ -159,16 +153,6 @@ def test_a_finished_shard_that_was_damaged_meanwhile_is_made_again(
     assert contents(out) == uninterrupted
 
 
-def test_a_shard_that_was_named_but_not_noted_is_made_again(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
-    out = tmp_path / "d"
-    with pytest.raises(InputFileError):
-        produce(out, fake_request(25), FakeBlocks(4, bad_block=5, trouble="bad file"), workers=1)
-    (out / ".production" / "shard-00001.json").unlink()
-    (out / "shard-00001.parquet").write_bytes(b"something else")
-    produce(out, fake_request(25), FakeBlocks(4), workers=1)
-    assert contents(out) == uninterrupted
-
-
 def test_a_kill_between_the_manifest_and_the_end(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
     out = write_fake_dataset(tmp_path / "d")
     (out / ".production").mkdir()
@@ -208,14 +192,6 @@ def test_an_extension_is_a_fresh_production(tmp_path: Path, events: int) -> None
     assert contents(extended) == contents(write_fake_dataset(tmp_path / "fresh", events))
     assert new == events - 20
     assert (extended / "shard-00001.parquet").stat().st_ino == kept
-
-
-def test_an_interrupted_extension_goes_on(tmp_path: Path) -> None:
-    out = write_fake_dataset(tmp_path / "d")
-    with pytest.raises(InputFileError):
-        produce(out, fake_request(45), FakeBlocks(4, bad_block=9, trouble="bad file"), workers=1)
-    produce(out, fake_request(45), FakeBlocks(4), workers=1)
-    assert contents(out) == contents(write_fake_dataset(tmp_path / "fresh", 45))
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -261,23 +237,12 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path: Path, overwrite: bool,
     assert contents(out) == before
 
 
-def test_a_shard_alone_is_not_ours(tmp_path: Path) -> None:
-    (tmp_path / "shard-00000.parquet").write_text("somebody's")
-    with pytest.raises(UsageError, match="no part of a dataset"):
-        produce(tmp_path, fake_request(25), FakeBlocks(4), workers=1, overwrite=True)
-
-
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("a file")
     with pytest.raises(UsageError, match="is a file, not a folder"):
         produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1)
     with pytest.raises(FailureError, match="part of the path is a file"):
         produce(tmp_path / "d" / "deeper", fake_request(25), FakeBlocks(4), workers=1)
-
-
-def test_a_place_that_takes_no_folders() -> None:
-    with pytest.raises(FailureError, match=r"cannot write /proc/ringflow: .*choose another folder"):
-        produce(Path("/proc/ringflow"), fake_request(25), FakeBlocks(4), workers=1)
 
 
 def test_two_productions_of_one_folder(tmp_path: Path) -> None:
@@ -306,15 +271,6 @@ def test_a_failure_before_the_first_shard_leaves_nothing(tmp_path: Path) -> None
             produce(tmp_path / out, fake_request(25), FakeBlocks(4, bad_block=1, trouble="bad file"), workers=1)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     assert contents(tmp_path / "empty") == {}
-
-
-def test_a_failure_after_the_last_good_shard_was_damaged_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError):
-        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=4, trouble="bad file"), workers=1)
-    (tmp_path / "d" / "shard-00000.parquet").write_bytes(b"damaged")
-    with pytest.raises(InputFileError):
-        produce(tmp_path / "d", fake_request(25), FakeBlocks(4, bad_block=0, trouble="bad file"), workers=1)
-    assert contents(tmp_path / "d") == {}
 
 
 def test_a_failure_keeps_finished_shards_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

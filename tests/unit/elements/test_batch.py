@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ringflow.elements.batch import PADDING, ElementBatch, ElementTargets, join
+from ringflow.base.errors import DatasetError
+from ringflow.elements.batch import (
+    CLUSTER,
+    PADDING,
+    TRACK,
+    ElementBatch,
+    ElementTargets,
+    from_block,
+    join,
+    target_collection,
+    target_columns,
+)
+from ringflow.elements.features import FEATURES, feature_names
+from ringflow.event.block import Collection, EventBlock, cast
 
 Counts = st.lists(st.integers(0, 4), min_size=1, max_size=6)
 
@@ -89,13 +104,6 @@ def test_a_full_batch_is_not_filled_and_one_too_full_is_refused():
         batch.take(torch.tensor([0, 1]), fill_to=4)
 
 
-def test_a_batch_without_targets_is_taken_and_filled_too():
-    batch = numbered([2, 3], with_targets=False)
-    filled = batch.take(torch.tensor([1]), fill_to=4)
-    assert filled.targets is None
-    assert filled.kind_N.tolist() == [3, 4, 5, 1]
-
-
 @given(st.lists(Counts, min_size=1, max_size=4), st.booleans())
 def test_joined_batches_follow_each_other(parts: list[list[int]], with_targets: bool):
     firsts = [1 + sum(map(sum, parts[:number])) for number in range(len(parts))]
@@ -107,15 +115,6 @@ def test_joined_batches_follow_each_other(parts: list[list[int]], with_targets: 
     assert same_rows(joined, whole, range(whole.num_elements))
 
 
-@given(Counts, st.data())
-def test_a_batch_cut_in_two_is_joined_again(counts: list[int], data: st.DataObject):
-    cut = data.draw(st.integers(0, len(counts)))
-    batch, events = numbered(counts), torch.arange(len(counts))
-    again = join([batch.take(events[:cut]), batch.take(events[cut:])])
-    assert torch.equal(again.offsets_B, batch.offsets_B)
-    assert same_rows(again, batch, range(batch.num_elements))
-
-
 @pytest.mark.parametrize("with_targets", [True, False])
 def test_all_of_a_batch_moves(with_targets: bool):
     moved = numbered([2, 1], with_targets=with_targets).to("meta")
@@ -123,9 +122,143 @@ def test_all_of_a_batch_moves(with_targets: bool):
     assert (moved.targets is not None) == with_targets
 
 
-def test_moving_changes_nothing():
-    batch = numbered([2, 0, 1])
-    stayed = batch.to("cpu", non_blocking=True)
-    assert torch.equal(stayed.offsets_B, batch.offsets_B)
-    assert same_rows(stayed, batch, range(3))
-    assert replace(stayed, targets=None).to("cpu").targets is None
+MOMENTUM = ("px", "py", "pz", "energy")
+ESSENTIAL = {
+    kind: {name for feature in FEATURES[kind] if feature.group is None for name in feature.needs} for kind in FEATURES
+}
+OPTIONAL = [
+    (kind, name)
+    for kind in FEATURES
+    for name in sorted({name for feature in FEATURES[kind] for name in feature.needs} - ESSENTIAL[kind])
+]
+
+
+def calorimeter_of(kind: str) -> str:
+    return "hit" if kind == "hit" else "cluster"
+
+
+def without_column(block: EventBlock, collection: str, column: str) -> EventBlock:
+    part = block[collection]
+    kept = {name: values for name, values in part.columns.items() if name != column}
+    return EventBlock(block.event_number, {**block.collections, collection: Collection(part.counts, kept)})
+
+
+def small_block(counts: Mapping[str, list[int]], targets: list[tuple[int, int, int]] = ()) -> EventBlock:
+    """Tracks of pt 1, 2, ... and clusters of energy 101, 102, ...; targets of (event, track, cluster), of pz 1, 2, ..."""
+    events = len(counts["track"])
+    parts = {}
+    for kind, first in (("track", 1), ("cluster", 101)):
+        values = np.arange(first, first + sum(counts[kind]), dtype=np.float64)
+        columns = {name: np.ones(len(values)) for name in sorted(ESSENTIAL[kind])}
+        columns["pt" if kind == "track" else "energy"] = values
+        parts[kind] = cast(kind, np.array(counts[kind]), columns)
+    event = np.array([target[0] for target in targets], dtype=np.int64)
+    number = np.arange(1, len(targets) + 1)
+    truth = {"label": number % 5 + 1, "charge": number % 2, **dict.fromkeys(MOMENTUM, 0.5 * number), "pz": number}
+    truth |= {name: np.array([target[at] for target in targets]) for at, name in ((1, "track"), (2, "cluster"))}
+    parts["target"] = cast("target", np.bincount(event, minlength=events), truth)
+    return EventBlock(np.arange(events), parts)
+
+
+def test_tracks_come_before_clusters_in_every_event():
+    batch = from_block(small_block({"track": [2, 0, 1, 0], "cluster": [1, 2, 0, 0]}))
+    assert batch.counts_B.tolist() == [3, 2, 1, 0]
+    assert batch.kind_N.tolist() == [TRACK, TRACK, CLUSTER, CLUSTER, CLUSTER, TRACK]
+    tracks = batch.kind_N == TRACK
+    assert batch.reference_N4[tracks, 0].tolist() == [1, 2, 3]
+    assert batch.reference_N4[~tracks, 3].tolist() == [101, 102, 103]
+    assert batch.charge_N.tolist() == [1, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("counts", [{"track": [0, 0], "cluster": [0, 3]}, {"track": [0], "cluster": [0]}])
+def test_events_with_nothing_in_them(counts: dict[str, list[int]]):
+    batch = from_block(small_block(counts), with_targets=True)
+    assert batch.counts_B.tolist() == counts["cluster"]
+    assert batch.features_NF.shape == (sum(counts["cluster"]), len(feature_names(("track", "cluster"))))
+    assert batch.targets is not None
+    assert batch.targets.label_N.tolist() == [0] * sum(counts["cluster"])
+
+
+def test_targets_land_on_their_elements():
+    counts = {"track": [2, 0, 1], "cluster": [2, 2, 0]}
+    targets = [(0, -1, 1), (0, 0, -1), (1, -1, 0), (2, 0, -1)]
+    batch = from_block(small_block(counts, targets), with_targets=True)
+    assert batch.targets is not None
+    assert batch.targets.momentum_N4[:, 2].tolist() == [2, 0, 0, 1, 3, 0, 4]
+    assert batch.targets.momentum_N4[:, 3].tolist() == [1, 0, 0, 0.5, 1.5, 0, 2]
+    assert batch.targets.label_N.tolist() == [3, 0, 0, 2, 4, 0, 5]
+    assert batch.targets.charge_N.tolist() == [0, 0, 0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("calorimeter", ["cluster", "hit"])
+def test_reference_and_position_agree_with_the_columns(block: EventBlock, calorimeter: str):
+    batch = from_block(block, calorimeter)
+    is_track = batch.kind_N == TRACK
+    pt, eta, phi, energy = batch.reference_N4.double().unbind(1)
+    mass2 = energy**2 - (pt * torch.cosh(eta)) ** 2
+    assert mass2[~is_track].abs().max() < 1e-5 * energy[~is_track].square().max()
+    slow = is_track & (energy < 3)
+    assert mass2[slow].sqrt() == pytest.approx(torch.full((int(slow.sum()),), 0.13957).double(), rel=1e-2)
+    assert torch.equal(batch.position_N2[~is_track], batch.reference_N4[~is_track, 1:3])
+    x, y, z = (block[calorimeter][axis].astype(np.float64) for axis in "xyz")
+    np.testing.assert_allclose(batch.position_N2[~is_track, 0], np.arcsinh(z / np.hypot(x, y)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(phi[~is_track], np.arctan2(y, x), rtol=1e-5, atol=1e-5)
+    x, y, z = (block["track"][f"calo_{axis}"].astype(np.float64) for axis in "xyz")
+    expected = np.stack([np.arcsinh(z / np.hypot(x, y)), np.arctan2(y, x)], axis=1)
+    np.testing.assert_allclose(batch.position_N2[is_track], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("calorimeter", ["cluster", "hit"])
+def test_no_momentum_of_the_targets_is_lost(block: EventBlock, calorimeter: str):
+    batch = from_block(block, calorimeter, with_targets=True)
+    targets = block[target_collection(calorimeter)]
+    assert batch.targets is not None
+    assert int((batch.targets.label_N > 0).sum()) == len(targets)
+    assert not batch.targets.momentum_N4[batch.targets.label_N == 0].any()
+    for event in range(len(block)):
+        one, part = batch.take(torch.tensor([event])), targets.take(event, event + 1)
+        assert one.targets is not None
+        for column, name in enumerate(MOMENTUM):
+            # Sums without rounding: the numbers are the same ones, in another order.
+            assert math.fsum(one.targets.momentum_N4[:, column].tolist()) == math.fsum(part[name].tolist())
+
+
+def missing(batch: ElementBatch, names: tuple[str, ...], kind: str) -> set[str]:
+    """Features of a kind that no element of it has."""
+    own = [at for at, name in enumerate(names) if name.startswith(f"{kind}_")]
+    rows = batch.features_NF[batch.kind_N == ("track", "cluster", "hit").index(kind)][:, own]
+    return {FEATURES[kind][at].name for at in range(len(own)) if rows[:, at].isnan().all()}
+
+
+@pytest.mark.parametrize(("kind", "column"), OPTIONAL)
+def test_a_missing_column_makes_its_features_missing_and_no_others(block: EventBlock, kind: str, column: str):
+    calorimeter = calorimeter_of(kind)
+    whole = from_block(block, calorimeter)
+    lacking = from_block(without_column(block, kind, column), calorimeter)
+    expected = {feature.name for feature in FEATURES[kind] if column in feature.needs}
+    assert expected
+    assert missing(lacking, feature_names(("track", calorimeter)), kind) == expected
+    there = ~lacking.features_NF.isnan()
+    assert torch.equal(lacking.features_NF[there], whole.features_NF[there])
+    assert torch.equal(lacking.position_N2, whole.position_N2)
+
+
+@pytest.mark.parametrize(("kind", "column"), [(kind, name) for kind in FEATURES for name in sorted(ESSENTIAL[kind])])
+def test_a_missing_essential_column_is_named(block: EventBlock, kind: str, column: str):
+    with pytest.raises(DatasetError, match=rf"^missing features: the {kind} collection has no column '{column}';"):
+        from_block(without_column(block, kind, column), calorimeter_of(kind))
+
+
+def test_a_missing_collection_is_named(block: EventBlock):
+    only_tracks = EventBlock(block.event_number, {"track": block["track"]})
+    with pytest.raises(DatasetError, match="the cluster collection has no column 'energy'"):
+        from_block(only_tracks)
+    without_truth = EventBlock(block.event_number, {name: block[name] for name in ("track", "cluster")})
+    with pytest.raises(DatasetError, match="the target collection has no column 'label'; give events with truth"):
+        from_block(without_truth, with_targets=True)
+
+
+@pytest.mark.parametrize("column", target_columns("cluster"))
+def test_a_missing_column_of_the_truth_is_named(block: EventBlock, column: str):
+    with pytest.raises(DatasetError, match=f"the target collection has no column '{column}'"):
+        from_block(without_column(block, "target", column), with_targets=True)

@@ -60,12 +60,6 @@ def cluster(*parts, events: int = 1):
 FRONT = range(20)
 
 
-def test_one_shower_is_one_cluster():
-    label, events, _ = cluster(shower(0.3, 1.4, 5.0, FRONT, 0))
-    assert events.tolist() == [0]
-    assert set(label.tolist()) == {0}
-
-
 @pytest.mark.parametrize(("distance", "clusters"), [(10.0, 1), (80.0, 2)])
 def test_near_showers_merge_and_far_ones_split(distance: float, clusters: int):
     _, events, _ = cluster(shower(0.3, 1.5, 5.0, FRONT, 0), shower(0.3 + distance / 1500.0, 1.5, 4.0, FRONT, 0))
@@ -102,13 +96,6 @@ def test_track_through_the_ecal_is_no_piece_of_the_photon_beside_it():
     assert len(events) == 2
     assert energy[label == 0].sum().item() == pytest.approx(8.28)
     assert energy[label == 1].sum().item() == pytest.approx(5.0)
-
-
-def test_contained_photon_does_not_take_the_hadronic_shower_behind_it():
-    photon = shower(0.3, 1.5, 5.0, range(25), 0)
-    behind = shower(0.3, 1.5, 8.0, range(2, 20), 2, spread=30.0)
-    _, events, _ = cluster(photon, behind)
-    assert len(events) == 2
 
 
 def test_fragment_joins_its_neighbour_and_noise_is_dropped():

@@ -11,14 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ringflow.base.errors import DatasetError
 from ringflow.elements.batch import from_block
 from ringflow.elements.features import (
     FEATURES,
-    feature_groups,
     feature_names,
     features_of,
-    needed_columns,
 )
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import SPEED_OF_LIGHT
@@ -80,57 +77,11 @@ def test_no_feature_changes_when_the_event_is_turned(block: EventBlock, calorime
     assert torch.sin(0.5 * change).abs().max() < 1e-4
 
 
-def test_the_turning_of_this_test_turns_all_that_points(block: EventBlock):
-    quarter = turned(block, 0.5 * math.pi)
-    changed = {
-        f"{name}_{column}"
-        for name in FEATURES
-        for column, values in block[name].columns.items()
-        if not np.allclose(quarter[name][column], values)
-    }
-    pairs = ("track_calo_{}", "track_calo_d{}", "cluster_{}", "cluster_ecal_{}", "cluster_peak_{}", "hit_{}")
-    vectors = {pair.format(axis) for pair in pairs for axis in "xy"}
-    assert changed == {"track_phi", "cluster_phi", *vectors}
-
-
-@pytest.mark.parametrize("kinds", [("track", "cluster"), ("track", "hit")])
-def test_names_and_groups_go_together(kinds: tuple[str, str]):
-    names, groups = feature_names(kinds), feature_groups(kinds)
-    assert len(set(names)) == len(names) == len(groups) == sum(len(FEATURES[kind]) for kind in kinds)
-    for name, group in zip(names, groups, strict=True):
-        kind = name.partition("_")[0]
-        assert kind in kinds
-        assert group is None or group.startswith(f"{kind}_")
-    assert names[0] == "track_log_pt"
-    assert groups[0] is None
-    assert groups[names.index("track_dedx")] == "track_dedx"
-    assert groups[names.index(f"{kinds[1]}_lateness")] == f"{kinds[1]}_time"
-
-
-@pytest.mark.parametrize("kind", FEATURES)
-def test_features_without_a_group_need_essential_columns_only(block: EventBlock, kind: str):
-    columns = columns_of(block, kind)
-    essential = {name for feature in FEATURES[kind] if feature.group is None for name in feature.needs}
-    made = features_of(kind, {name: values for name, values in columns.items() if name in essential})
-    there = made.isfinite().all(0).tolist()
-    assert there == [set(feature.needs) <= essential for feature in FEATURES[kind]]
-    assert all(present for feature, present in zip(FEATURES[kind], there, strict=True) if feature.group is None)
-
-
 @pytest.mark.parametrize("kind", FEATURES)
 def test_a_feature_looks_at_no_column_it_does_not_name(block: EventBlock, kind: str):
     columns = columns_of(block, kind)
     for feature in FEATURES[kind]:
         assert feature.of({name: columns[name] for name in feature.needs}).shape == (len(block[kind]),)
-
-
-def test_columns_to_read_are_those_that_are_there_and_needed():
-    present = {"track": [column.name for column in COLLECTIONS["track"]], "cluster": ["x", "eta", "energy", "y", "z"]}
-    wanted = needed_columns(("track", "cluster"), present)
-    assert wanted["cluster"] == ("x", "eta", "energy", "y", "z")
-    assert set(present["track"]) - set(wanted["track"]) == {"particle"}
-    with pytest.raises(DatasetError, match="the hit collection has no column 'energy', 'x', 'y', 'z'"):
-        needed_columns(("hit",), {})
 
 
 def test_simple_objects_have_the_features_one_expects():

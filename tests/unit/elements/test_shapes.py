@@ -10,7 +10,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from ringflow.elements.shapes import cluster_columns, hadronic_scale
-from ringflow.elements.tables import group_minimum, group_winner
+from ringflow.elements.tables import group_winner
 
 
 def hits(**columns: list[float]) -> dict[str, torch.Tensor]:
@@ -39,12 +39,6 @@ def test_columns_of_a_small_cluster():
     assert made["num_hits"].tolist() == [2, 1]
 
 
-def test_unclustered_hits_count_nowhere():
-    given = hits(energy=[1.0, 5.0], x=[1500.0, 1500.0], y=[0.0, 0.0], z=[0.0, 0.0], subsystem=[0, 0], layer=[0, 0])
-    made = cluster_columns(given, torch.tensor([0, -1]), 1, 1500.0, 2307.0, [0] * 6)
-    assert made["energy"].tolist() == [1.0]
-
-
 def test_hadronic_scale_passes_through_its_points_and_is_flat_outside():
     points, factors = [1.0, 10.0, 100.0], [1.4, 1.2, 1.1]
     energy = torch.tensor([0.01, 1.0, 10.0, 100.0, 1e4])
@@ -57,10 +51,6 @@ def test_hadronic_scale_passes_through_its_points_and_is_flat_outside():
 def test_group_winner_takes_the_first_of_equals_and_says_where_there_is_none():
     winner = group_winner(torch.tensor([1.0, 5.0, 5.0, 2.0]), torch.tensor([0, 0, 0, 2]), 4)
     assert winner.tolist() == [1, -1, 3, -1]
-
-
-def test_group_minimum():
-    assert group_minimum(torch.tensor([4, 2, 7]), torch.tensor([1, 1, 0]), 3).tolist() == [7, 2, 0]
 
 
 FACE = (1500.0, 2307.0)
@@ -95,14 +85,6 @@ def test_the_front_is_the_first_ten_layers_of_the_electromagnetic_calorimeter():
     assert made["front_energy"].tolist() == [3.0, 32.0]
 
 
-def test_the_front_of_a_thin_calorimeter_ends_with_it():
-    given = hits(
-        energy=[1.0, 2.0], x=[1500.0, 1530.0], y=[0.0, 0.0], z=[0.0, 0.0], subsystem=[ECAL, HCAL], layer=[4, 0]
-    )
-    made = cluster_columns(given, torch.tensor([0, 0]), 1, *FACE, [0, 0, 5, 5, 20, 20])
-    assert made["front_energy"].tolist() == [1.0]
-
-
 def test_the_electromagnetic_centre_is_that_of_its_hits_else_of_all():
     made = columns_of(
         (1.0, 1500.0, 0.0, 0.0, ECAL, 0),
@@ -114,21 +96,6 @@ def test_the_electromagnetic_centre_is_that_of_its_hits_else_of_all():
     )
     assert point(made, "ecal", 0) == pytest.approx([1500.0, 30.0, 6.0])
     assert point(made, "ecal", 1) == pytest.approx([0.0, 2050.0, 5.0])
-
-
-def test_each_calorimeter_has_its_own_width():
-    made = columns_of(
-        (1.0, 1500.0, 10.0, 0.0, ECAL, 0),
-        (1.0, 1500.0, -10.0, 0.0, ECAL, 0),
-        (2.0, 2000.0, 0.0, 50.0, HCAL, 0),
-        (2.0, 2000.0, 0.0, -50.0, HCAL, 0),
-        (5.0, 4000.0, 70.0, 0.0, YOKE, 0),
-        (5.0, 4000.0, -70.0, 0.0, YOKE, 0),
-        (1.0, 0.0, 1500.0, 0.0, ECAL, 0),
-        label=[0, 0, 0, 0, 0, 0, 1],
-    )
-    assert made["ecal_width"].tolist() == pytest.approx([10.0, 0.0], abs=0.05)
-    assert made["hcal_width"].tolist() == pytest.approx([50.0, 0.0], abs=0.05)
 
 
 def test_the_peak_is_the_strongest_electromagnetic_hit_and_what_lies_around_its_line():
@@ -147,28 +114,12 @@ def test_the_peak_is_the_strongest_electromagnetic_hit_and_what_lies_around_its_
     assert made["peak_energy"].tolist() == pytest.approx([3.7, 0.0])
 
 
-def test_the_strongest_hits_of_other_clusters_do_not_matter():
-    made = columns_of(
-        (1.0, 1500.0, 0.0, 0.0, ECAL, 0),
-        (100.0, 0.0, 1500.0, 0.0, HCAL, 0),
-        (90.0, 1800.0, 0.0, 0.0, HCAL, 0),
-        label=[0, 1, 0],
-    )
-    assert point(made, "peak", 0) == [1500.0, 0.0, 0.0]
-    assert made["peak_energy"].tolist() == [1.0, 0.0]
-
-
 @pytest.mark.parametrize(("tilt", "rise"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (-0.1, 0.4)])
 def test_slopes_say_how_far_a_shower_points_away_from_the_origin(tilt: float, rise: float):
     steps = (-40.0, 0.0, 40.0)
     made = columns_of(*((1.0, 1600.0 + step, tilt * step, rise * step, ECAL, 0) for step in steps))
     assert made["slope_phi"].item() == pytest.approx(tilt, abs=1e-3)
     assert made["slope_theta"].item() == pytest.approx(-rise, abs=1e-3)  # the polar angle falls as z rises
-
-
-def test_a_single_hit_has_no_slope():
-    made = columns_of((1.0, 1600.0, 300.0, 100.0, ECAL, 0))
-    assert [made[name].item() for name in ("slope_phi", "slope_theta")] == pytest.approx([0.0, 0.0], abs=1e-5)
 
 
 @pytest.mark.parametrize("unclustered", [0, 2])

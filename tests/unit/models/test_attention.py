@@ -7,7 +7,18 @@ import torch
 from torch import Tensor
 
 from ringflow.models import attention
-from ringflow.models.attention import attend, groups_of_similar_length
+from ringflow.models.attention import (
+    ACTIVATIONS,
+    Block,
+    Layout,
+    RotaryPositions,
+    attend,
+    from_leader,
+    groups_of_similar_length,
+    turn,
+    turn_back,
+)
+from ringflow.models.settings import ModelSettings
 
 COUNTS = [5, 0, 30, 1, 29, 7, 30]
 
@@ -48,23 +59,6 @@ def test_sequences_in_another_order(counts: list[int]):
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision(dtype: torch.dtype):
-    exact = by_definition(*parts(sum(COUNTS)), COUNTS, 8**-0.5)
-    found = attend(*parts(sum(COUNTS), dtype), offsets_of(COUNTS), max(COUNTS))
-    assert found.dtype == dtype
-    assert (found.float() - exact).abs().max() < 0.05
-
-
-def test_gradients_are_those_of_the_formula():
-    given = [part.requires_grad_() for part in parts(sum(COUNTS))]
-    attend(*given, offsets_of(COUNTS), max(COUNTS)).square().sum().backward()
-    expected = [part.detach().clone().requires_grad_() for part in given]
-    by_definition(*expected, COUNTS, 8**-0.5).square().sum().backward()
-    for found, wanted in zip(given, expected, strict=True):
-        assert torch.allclose(found.grad, wanted.grad, atol=1e-4)
-
-
 def test_groups_are_of_similar_length_small_and_complete(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention, "_GROUP_ROWS", 100)
     lengths = [50, 49, 3, 0, 41, 39, 10, 10, 10, 9, 200]
@@ -76,10 +70,6 @@ def test_groups_are_of_similar_length_small_and_complete(monkeypatch: pytest.Mon
         assert len(group) == 1 or len(group) * longest <= 100
     assert [0, 1] in groups
     assert [10] in groups  # longer than any group may be: alone
-
-
-def test_no_sequences_no_groups():
-    assert groups_of_similar_length([]) == groups_of_similar_length([0, 0]) == []
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
@@ -97,3 +87,93 @@ def test_the_kernel_of_accelerators_gets_widths_that_it_takes(
     heard = attention._attend_packed(query, key, value, offsets, 9, scale)
     assert heard.shape == query.shape
     torch.testing.assert_close(heard, attend(query, key, value, offsets, 9, scale=scale))
+
+
+WIDTH = 16
+
+
+@pytest.fixture
+def rotary() -> RotaryPositions:
+    return RotaryPositions(WIDTH, finest=0.013)
+
+
+def vectors(count: int = 6) -> torch.Tensor:
+    return torch.randn(count, 2, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def products(rotary: RotaryPositions, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    turned = turn(x, *rotary(position))
+    return torch.einsum("nhe,mhe->hnm", turned, turned)
+
+
+def positions(count: int = 6) -> torch.Tensor:
+    return torch.randn(count, 2, generator=torch.Generator().manual_seed(2))
+
+
+def test_products_depend_on_distances_only(rotary: RotaryPositions):
+    x, position = vectors(), positions()
+    moved = products(rotary, x, position + torch.tensor([0.7, -2.1]))
+    assert torch.allclose(moved, products(rotary, x, position), atol=1e-3)
+    assert not torch.allclose(products(rotary, x, 1.1 * position), products(rotary, x, position), atol=0.1)
+
+
+def test_once_around_is_nothing(rotary: RotaryPositions):
+    x, position = vectors(), positions()
+    around = position.clone()
+    around[2, 1] += 2 * torch.pi
+    assert torch.allclose(turn(x, *rotary(around)), turn(x, *rotary(position)), atol=1e-3)
+
+
+def test_turning_keeps_lengths_and_can_be_undone(rotary: RotaryPositions):
+    x, angles = vectors(), rotary(positions())
+    turned = turn(x, *angles)
+    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
+    assert torch.allclose(turn_back(turned, *angles), x, atol=1e-5)
+    assert not torch.allclose(turned, x, atol=0.1)
+
+
+def test_angles_keep_full_precision_in_autocast(rotary: RotaryPositions):
+    position = positions()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cosine, sine = rotary(position)
+    exact_cosine, exact_sine = rotary(position)
+    assert torch.equal(cosine, exact_cosine)
+    assert torch.equal(sine, exact_sine)
+
+
+def layout_of(counts: list[int]) -> Layout:
+    numbers = torch.tensor(counts)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), numbers.cumsum(0)])
+    return Layout(offsets.int(), torch.repeat_interleave(torch.arange(len(counts)), numbers), max(counts))
+
+
+@pytest.mark.parametrize("counts", [[6], [2, 0, 4]])
+def test_azimuth_from_the_leader_keeps_products_and_forgets_the_turn(rotary: RotaryPositions, counts: list[int]):
+    x, position, layout = vectors(), positions(), layout_of(counts)
+    score = torch.tensor([0.3, 0.1, 0.2, 0.9, -0.5, 0.4])
+    plain, relative = turn(x, *rotary(position)), turn(x, *from_leader(rotary(position), score, layout))
+    later = turn(x, *from_leader(rotary(position + torch.tensor([0.0, 1.7])), score, layout))
+    assert torch.allclose(relative, later, atol=1e-3)
+    assert not torch.allclose(plain, turn(x, *rotary(position + torch.tensor([0.0, 1.7]))), atol=0.1)
+    for event in range(len(counts)):
+        mine = layout.event_N == event
+        before, after = (torch.einsum("nhe,mhe->hnm", part[mine], part[mine]) for part in (plain, relative))
+        assert torch.allclose(before, after, atol=1e-4)
+
+
+LAYOUT = Layout(torch.tensor([0, 5], dtype=torch.int32), torch.zeros(5, dtype=torch.int64), 5)
+ROTARY = torch.ones(5, 8), torch.zeros(5, 8)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_layer_takes_every_activation(activation: str):
+    settings = ModelSettings.model_validate({"width": 16, "heads": 2, "hidden": 24, "activation": activation})
+    x = torch.randn(5, 16)
+    assert Block(settings, None)(x, ROTARY, LAYOUT).isfinite().all()
+
+
+def test_dropout_acts_in_training_only():
+    block, x = Block(ModelSettings(width=16, heads=2, dropout=0.5), None), torch.randn(5, 16)
+    assert not torch.equal(block(x, ROTARY, LAYOUT), block(x, ROTARY, LAYOUT))
+    block.eval()
+    assert torch.equal(block(x, ROTARY, LAYOUT), block(x, ROTARY, LAYOUT))

@@ -12,7 +12,7 @@ from ringflow.models import graph
 from ringflow.models.attention import Layout
 from ringflow.models.graph import Bins, GraphMixer, bins_of, hash_keys
 from ringflow.models.model import Model
-from ringflow.models.settings import GraphSettings, ModelSettings
+from ringflow.models.settings import ModelSettings
 
 COUNTS = [300, 0, 1, 5, 129, 127, 128, 64]
 SIZE = 64
@@ -50,12 +50,6 @@ def test_bins_are_nearly_equal_within_events_and_hold_everybody_once():
     assert max(max(found, default=0) for found in sizes.values()) <= SIZE
 
 
-def test_a_bin_holds_neighbouring_keys():
-    layout, key = layout_of([200]), torch.randperm(200, generator=torch.Generator().manual_seed(2))
-    parts = [sorted(key[part].tolist()) for part in members(bins_of(key, layout, 50)) if part]
-    assert parts == [list(range(first, first + 50)) for first in range(0, 200, 50)]
-
-
 def test_equal_keys_share_a_bin_whatever_their_order():
     layout, key = layout_of(COUNTS), drawn_keys(sum(COUNTS), 60)
     found = members(bins_of(key, layout, SIZE))
@@ -68,12 +62,6 @@ def test_no_bin_is_longer_than_the_bound_even_if_all_keys_are_equal():
         bins = bins_of(key, layout_of(COUNTS), SIZE)
         assert int(bins.offsets.diff().max()) <= bins.longest
         assert int(bins.offsets[-1]) == sum(COUNTS)
-
-
-def test_shapes_do_not_depend_on_values():
-    first, second = layout_of([100, 300, 56]), layout_of([200, 200, 56])
-    shapes = {bins_of(drawn_keys(456, 1000), layout, SIZE).offsets.shape for layout in (first, second)}
-    assert len(shapes) == 1
 
 
 def test_one_compiled_program_serves_all_batches_of_a_shape(monkeypatch: pytest.MonkeyPatch):
@@ -105,20 +93,6 @@ def test_weights_are_normalised_gaussians_of_the_distance(dtype: torch.dtype):
     assert (found.float() - expected).abs().max() < (1e-5 if dtype == torch.float32 else 0.05)
 
 
-def test_the_gate_chooses_between_neighbours_and_oneself():
-    mixer = GraphMixer(ModelSettings(backbone="graph", width=32, heads=2))
-    x, rotary = torch.randn(20, 32), (torch.ones(20, 16), torch.zeros(20, 16))
-    with torch.no_grad():
-        mixer.to_parts.weight[96:] = 0.0
-        mixer.to_parts.bias[96:] = -50.0  # closed
-        alone = mixer(x, rotary, layout_of([20]))
-        own = mixer.to_out(torch.nn.functional.linear(x, mixer.to_parts.weight[64:96], mixer.to_parts.bias[64:96]))
-        mixer.to_parts.bias[96:] = 50.0  # open
-        heard = mixer(x, rotary, layout_of([20]))
-    assert torch.allclose(alone, own, atol=1e-5)
-    assert not torch.allclose(heard, own, atol=1e-2)
-
-
 def test_the_hash_puts_alike_elements_together():
     generator = torch.Generator().manual_seed(3)
     centres = torch.randn(100, 32, generator=generator)
@@ -127,10 +101,3 @@ def test_the_hash_puts_alike_elements_together():
     found = members(bins_of(key, layout_of([200]), 25))
     together = sum({row, row + 1} <= set(part) for row in range(0, 200, 2) for part in found)
     assert together > 75  # of 100; by chance 12
-
-
-def test_layers_have_hashes_of_their_own():
-    model = Model(ModelSettings(backbone="graph", width=32, heads=2, layers=2, graph=GraphSettings(hashes=3)))
-    first, second = (block.mixer.hash_KD for block in model.blocks)
-    assert first.shape == (4, 32)
-    assert not torch.equal(first, second)

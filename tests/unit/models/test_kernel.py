@@ -48,33 +48,12 @@ def test_the_error_falls_like_one_over_the_root_of_the_features():
     assert errors[-1] < 0.01
 
 
-def test_projections_are_orthogonal_and_of_gaussian_length():
-    drawn = orthogonal_gaussian(40, WIDTH, torch.Generator().manual_seed(1))
-    assert drawn.shape == (40, WIDTH)
-    product = drawn[:WIDTH] @ drawn[:WIDTH].T
-    assert (product - product.diag().diag()).abs().max() < 1e-4
-    many = torch.cat([orthogonal_gaussian(WIDTH, WIDTH, torch.Generator().manual_seed(seed)) for seed in range(400)])
-    assert many.square().sum(1).mean() == pytest.approx(WIDTH, rel=0.03)
-    assert many.mean(0).abs().max() < 0.06  # uniform directions: no side is preferred
-    assert many.square().mean(0).sub(1.0).abs().max() < 0.1
-
-
 @pytest.mark.parametrize("counts", [[40], COUNTS])
 def test_large_numbers_neither_overflow_nor_vanish(counts: list[int]):
     query, key, value = parts(sum(counts), 60.0)
     out = approximate(query, key, value, orthogonal_gaussian(64, WIDTH), layout_of(counts))
     assert out.isfinite().all()
     assert (out.abs() <= value.abs().max() + 1e-4).all()  # a mean of values, with weights that sum to one
-
-
-def test_an_event_does_not_see_the_scale_of_another():
-    """One maximum for the whole batch would push the features of long keys under the smallest float."""
-    query, key, value = parts(40, 10.0)
-    projection = orthogonal_gaussian(64, WIDTH, torch.Generator().manual_seed(2))
-    alone = approximate(query[:20], key[:20], value[:20], projection, layout_of([20]))
-    others_short = torch.cat([key[:20], 0.001 * key[20:]])
-    packed = approximate(query, others_short, value, projection, layout_of([20, 20]))
-    assert torch.allclose(packed[:20], alone, atol=1e-5)
 
 
 def test_features_are_redrawn_and_stored():
@@ -98,18 +77,3 @@ def test_features_are_computed_in_full_precision():
     with torch.no_grad():
         exact = mixer(x, rotary, layout)
     assert (rounded.float() - exact).abs().max() < 0.02
-
-
-def test_chunks_hold_every_row_once():
-    layout = layout_of(COUNTS)
-    rows = torch.arange(sum(COUNTS)) + 1.0
-    chunks = Chunks.of(layout, len(rows))
-    cut = chunks.cut(rows)
-    assert chunks.filled_CS is not None
-    assert torch.equal(cut > 0, chunks.filled_CS)
-    assert torch.equal(chunks.join(cut), rows)
-    for chunk, event in zip(cut, chunks.event_C.tolist(), strict=True):
-        members = chunk[chunk > 0].long() - 1
-        assert (layout.event_N[members] == event).all()
-    assert torch.equal(chunks.total(cut.sum(1))[0], rows[:70].sum())
-    assert torch.equal(chunks.highest(cut.amax(1))[1], rows[69])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from ringflow.base.errors import UsageError
-from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate
+from ringflow.baseline.constants import load_constants
+from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate, calibrate_rules
 from ringflow.recipes.validate import at_least, at_most, core_resolution, validate, within
 from ringflow.sim.blocks import BARREL, Shot, observe, run_all
 from ringflow.sim.geometry import load_detector
@@ -63,6 +65,19 @@ def test_guns_do_not_depend_on_the_number_of_workers():
         np.testing.assert_array_equal(one.pt_ratio, two.pt_ratio)
 
 
-def test_unknown_detector_is_named():
-    with pytest.raises(UsageError, match="unknown detector 'clik': did you mean 'clic'"):
-        validate("clik", events=10, workers=1, seed=1)
+def test_the_shipped_constants_are_reproduced(tmp_path: Path):
+    out = tmp_path / "mine.toml"
+    found = calibrate_rules("clic", events=250, workers=1, seed=8, out=out)
+    again = load_constants(str(out))
+    assert again.model_dump(mode="json") == found
+    shipped = load_constants("clic")
+    assert again.detector == "clic"
+    assert again.field == shipped.field
+    assert again.link.ecal_distance == pytest.approx(shipped.link.ecal_distance, rel=0.1)
+    assert again.link.hcal_distance == pytest.approx(shipped.link.hcal_distance, rel=0.1)
+    assert again.link.fragment_distance == pytest.approx(shipped.link.fragment_distance, rel=0.25)
+    assert again.photon.width == pytest.approx(shipped.photon.width, rel=0.25)
+    assert again.photon.depth == pytest.approx(shipped.photon.depth, rel=0.25)
+    assert again.hadron.stochastic == pytest.approx(shipped.hadron.stochastic, rel=0.4)
+    assert again.lepton.electron_ratio == pytest.approx(shipped.lepton.electron_ratio, rel=0.15)
+    assert again.hadron.factor == shipped.hadron.factor

@@ -10,7 +10,7 @@ from ringflow.event.schema import SUBSYSTEMS
 from ringflow.sim.calorimeter import CellTable, read_out
 from ringflow.sim.flight import Draw
 from ringflow.sim.geometry import load_detector
-from ringflow.sim.shower import INTERACTION, LOSS, MILLIMETRES, RADIATION, DepthTable, Spots
+from ringflow.sim.shower import INTERACTION, MILLIMETRES, RADIATION, DepthTable, Spots
 
 CPU = torch.device("cpu")
 CLIC = load_detector("clic")
@@ -26,15 +26,6 @@ def test_material_of_the_barrel_is_that_of_the_geometry():
     assert DEPTH.convert(behind_ecal, face, MILLIMETRES, INTERACTION).item() == pytest.approx(1.0, rel=2e-3)
     behind_hcal = torch.tensor([hcal.barrel.inner - ecal.barrel.inner + hcal.depth])
     assert DEPTH.convert(behind_hcal, face, MILLIMETRES, INTERACTION).item() == pytest.approx(8.5, rel=2e-3)
-
-
-@pytest.mark.parametrize("quantity", [RADIATION, INTERACTION, LOSS])
-@pytest.mark.parametrize("face", [0, 1, 2])
-def test_depth_round_trip(quantity: int, face: int):
-    depth = torch.linspace(5.0, 150.0, 40)
-    faces = torch.full((40,), face)
-    there = DEPTH.convert(depth, faces, MILLIMETRES, quantity)
-    torch.testing.assert_close(DEPTH.convert(there, faces, quantity, MILLIMETRES), depth, rtol=1e-3, atol=0.5)
 
 
 def spots_at(points: list[tuple[float, float, float]], energy: list[float], particle: list[int]) -> Spots:
@@ -69,12 +60,6 @@ def test_spot_becomes_a_hit_in_its_own_cell(point: tuple[float, float, float], s
     assert np.all(distance <= max(part.cell, part.pitch))
     assert links.particle.tolist() == [2]
     assert hits.energy.item() == pytest.approx(CLIC.calibration.em_scale)
-
-
-@pytest.mark.parametrize("point", [(0.0, 0.0, 0.0), (1720.0, 0.0, 0.0), (0.0, 300.0, 2400.0), (9000.0, 0.0, 0.0)])
-def test_nothing_is_seen_outside_the_calorimeters(point: tuple[float, float, float]):
-    hits, links = hits_of(spots_at([point], [1.0], [0]))
-    assert len(hits) == len(links) == 0
 
 
 def test_spots_of_one_cell_add_up_and_keep_their_particles():

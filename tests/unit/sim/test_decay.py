@@ -88,32 +88,3 @@ def test_the_mass_of_a_pair_follows_phase_space():
     spread = np.sqrt(np.average((pair - mean) ** 2, weights=weight))
     assert found.mean().item() == pytest.approx(mean, rel=0.003)
     assert found.std().item() == pytest.approx(spread, rel=0.03)
-
-
-def test_three_pions_share_the_energy_equally():
-    species = SpeciesTable.of(np.array([130]), torch.device("cpu"))
-    rows, zero = torch.arange(COUNT), torch.zeros(COUNT, dtype=torch.float64)
-    parents = Flight(
-        rows, torch.full((COUNT,), species.row(130)), zero, zero, zero, zero, *mother(0.4976, 5.0)[:3], rows
-    )
-    made = decay(parents, species, DRAW)
-    neutral = made.species == species.row(111)
-    three = torch.bincount(made.particle[neutral], minlength=COUNT)[made.particle] == 3
-    energy = made.energy(species)[three].reshape(3, -1)
-    assert (energy / energy.sum(0)).mean(1).tolist() == pytest.approx([1 / 3] * 3, abs=0.02)
-
-
-def test_two_body_is_isotropic_at_rest():
-    parent = mother(0.135, 0.0)
-    first, _ = two_body(parent, *masses(0.135, 0.0, 0.0), DRAW)
-    cosine = first[2] / first[3]
-    assert cosine.mean().item() == pytest.approx(0.0, abs=0.03)
-    assert cosine.std().item() == pytest.approx(3**-0.5, abs=0.02)
-
-
-def test_channels_conserve_charge():
-    charge = {11: -1, 13: -1, 211: 1, 321: 1, 12: 0, 22: 0, 111: 0, 130: 0}
-    for parent, channels in CHANNELS.items():
-        for _, products in channels:
-            total = sum(charge[abs(pdg)] * (1 if pdg > 0 else -1) for pdg in products)
-            assert total == charge[parent], (parent, products)

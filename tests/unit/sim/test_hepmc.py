@@ -106,19 +106,6 @@ def test_marks_are_found_wherever_a_chunk_ends(write: Callable[..., Path], monke
         assert np.array_equal(read(path).energy, expected)
 
 
-def test_files_put_one_after_the_other_are_one_file(write: Callable[..., Path]) -> None:
-    parts = [write(*(simple(10.0 * part + number) for number in (1, 2))).read_bytes() for part in (1, 2)]
-    path = write(simple(1.0))
-    path.write_bytes(b"".join(map(zstd, parts)))
-    assert read(path).energy[::2].tolist() == [11.0, 12.0, 21.0, 22.0]
-
-
-def test_a_last_line_without_its_end_is_complete(write: Callable[..., Path]) -> None:
-    path = write(simple(10.0))
-    path.write_bytes(path.read_bytes().rstrip())
-    assert read(path).energy.tolist() == [10.0, 10.0]
-
-
 def test_a_sequential_reader_decompresses_once(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(*(simple(10.0 + number) for number in range(20)))
     path.write_bytes(zstd(path.read_bytes()))
@@ -153,14 +140,10 @@ def _flipped_checksum(data: bytes) -> bytes:
     [
         (lambda data: b"", "is empty"),
         (lambda data: b"event,px,py\n1,2,3\n", "is not a HepMC3 ASCII file"),
-        (lambda data: bytes(range(256)) * 40, "is not a HepMC3 ASCII file"),
-        (lambda data: gzip.compress(b""), "is empty"),
-        (_half, "is truncated"),
         (_without_end, "is truncated"),
         (lambda data: _half(gzip.compress(data)), "cannot be read to its end"),
         (_flipped_checksum, "cannot be read to its end"),
         (lambda data: zstd(data)[:-20], "cannot be read to its end"),
-        (lambda data: zstd(data)[:4] + b"\xff" * 200, "cannot be read to its end"),
         (lambda data: data[: data.index(b"\nE ") + 1] + b"HepMC::Asciiv3-END_EVENT_LISTING\n", "holds no events"),
     ],
 )
@@ -182,12 +165,8 @@ def test_a_broken_file_is_one_clear_line(
     ("old", "new"),
     [
         (b"E 3 1 4", b"E 3 1 5"),
-        (b"E 3 1 4", b"E 3 x y"),
         (b"P 3 -1 22 1.3", b"P 3 -1 22 what"),
-        (b"P 3 -1 22 1.3", b"Q 3 -1 22 1.3"),
         (b"V -1 0 [1,2]", b"V -1 0 [1,"),
-        (b"V -1 0 [1,2]", b"A -1 0 [1,2]"),
-        (b"E 3 1 4", b"E 3 2 4"),
     ],
 )
 def test_a_damaged_event_is_named(
@@ -207,20 +186,6 @@ def test_a_damaged_event_is_named(
         generator.generate(3, 1)
     assert generator.generate(4, 1).energy.tolist() == [14.0, 14.0]
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="no such HepMC file"):
-        HepMCGenerator(tmp_path, 1, CYLINDER)
-
-
-def test_the_provenance_holds_the_hash_of_the_file(write: Callable[..., Path]) -> None:
-    path = write(simple(10.0))
-    described = HepMCGenerator(path, 1, CYLINDER).describe()
-    path.write_bytes(path.read_bytes() + b"\n")
-    assert HepMCGenerator(path, 1, CYLINDER).describe()["sha256"] != described["sha256"]
-    assert described["file"] == "events.hepmc3"
-    assert described["events"] == 1
 
 
 # --- the final state --------------------------------------------------------------------------------------------------
@@ -247,21 +212,6 @@ def test_a_vertex_without_a_position_is_where_its_ancestors_are(write: Callable[
     second = builder.vertex([boson])
     builder.emit(second, 22, (1.0, 0, 0))
     assert read(write(builder.event)).z.tolist() == [3.0]
-
-
-def test_vertices_may_be_listed_in_any_order(write: Callable[..., Path]) -> None:
-    builder = EventBuilder()
-    for pdg, place in ((310, 50.0), (3122, 90.0)):
-        mother = builder.emit(builder.collision, pdg, (0, 5.0, 0), status=2)
-        builder.decay(mother, (0, place, 0), (22, (0, place, 0)))
-    path = write(builder.event)
-    swapped = path.read_bytes()
-    for old, new in ((b" -2 ", b" -X "), (b" -3 ", b" -2 "), (b" -X ", b" -3 ")):
-        swapped = swapped.replace(b"V" + old, b"V" + new).replace(old + b"22 ", new + b"22 ")
-    path.write_bytes(swapped)
-    events = read(path)
-    assert sorted(events.y.tolist()) == [50.0, 90.0]
-    assert np.array_equal(events.y, events.py)
 
 
 def test_decays_outside_the_cylinder_are_undone(write: Callable[..., Path]) -> None:
@@ -299,7 +249,7 @@ def test_a_particle_known_to_live_long_is_not_decayed_after_all(write: Callable[
     assert pdg_of(read(write(*events))) == [310] * 20
 
 
-@pytest.mark.parametrize("pdg", [13, -211, 321, 130, 2112])
+@pytest.mark.parametrize("pdg", [13, -211, 130])
 def test_decays_that_belong_to_the_detector_are_undone(write: Callable[..., Path], pdg: int) -> None:
     builder = EventBuilder()
     mother = builder.emit(builder.collision, pdg, (1.0, 2.0, 0), status=2)
@@ -316,14 +266,7 @@ def test_a_particle_that_changes_its_momentum_keeps_the_last(write: Callable[...
     assert read(write(builder.event)).px.tolist() == [1.1]
 
 
-def test_what_follows_a_final_particle_is_left_out(write: Callable[..., Path]) -> None:
-    builder = EventBuilder()
-    photon = builder.emit(builder.collision, 22, (10.0, 0, 0), status=1)
-    builder.decay(photon, (30.0, 0, 0), (11, (5.0, 0, 0)), (-11, (5.0, 0, 0)))
-    assert read(write(builder.event)).pdg.tolist() == [22]
-
-
-@pytest.mark.parametrize("pdg", [15, 310, 3122, 3222, 3112, 3312, 3334, 421, -511, 111])
+@pytest.mark.parametrize("pdg", [15, 310, 3334, -511])
 def test_undecayed_short_lived_particles_decay(write: Callable[..., Path], pdg: int) -> None:
     events = []
     for _ in range(8):
@@ -370,18 +313,6 @@ def test_the_mean_flight_of_a_k0s_is_its_decay_length(write: Callable[..., Path]
     first = made.y[np.cumsum(made.counts) - made.counts]
     expected = 0.5 / properties(310).mass * properties(310).ctau
     assert first.mean() == pytest.approx(expected, rel=4 / np.sqrt(150))
-
-
-def test_a_fast_k0s_may_leave_the_cylinder_whole(write: Callable[..., Path]) -> None:
-    events = []
-    for _ in range(30):
-        builder = EventBuilder()
-        builder.emit(builder.collision, 310, (0, 50.0, 0))
-        events.append(builder.event)
-    made = read(write(*events))
-    # Its decay length is 2.7 m: 42 % decay before 1486 mm.
-    assert 8 <= (made.pdg == 310).sum() <= 26
-    assert made.y.max() <= CYLINDER.radius
 
 
 def test_what_pythia_does_not_know_is_left_alone(write: Callable[..., Path]) -> None:
@@ -435,39 +366,6 @@ def test_rounded_digits_do_not_stop_a_decay(write: Callable[..., Path]) -> None:
     assert events.energy.sum() == pytest.approx(900.0, rel=1e-6)
 
 
-# --- a file as it comes from the field ---------------------------------------------------------------------------------
-
-
-def collision(rng: np.random.Generator) -> GenEvent:
-    """250 GeV at rest: photons and pions back to back, and a K0S and a Lambda that decay in flight, far away or near."""
-    builder = EventBuilder()
-    mothers = [builder.emit(builder.collision, pdg, (20.0, 5.0, 8.0), 2) for pdg in (310, 3122)]
-    for mother, (first, second) in zip(mothers, ((211, -211), (2212, -211)), strict=True):
-        _in_two(builder, mother, first, second, flight=rng.choice([300.0, 4000.0]))
-    total = np.array([40.0, 10.0, 16.0])
-    left = 250.0 - sum(mother.momentum.e for mother in mothers)
-    # Two photons carry away what is left: one against the sum and one more pair to fill up the energy.
-    against = float(np.linalg.norm(total))
-    builder.emit(builder.collision, 22, tuple(-total))
-    half = (left - against) / 2
-    builder.emit(builder.collision, 22, (0.0, 0.0, half))
-    builder.emit(builder.collision, 22, (0.0, 0.0, -half))
-    return builder.event
-
-
-def _in_two(builder: EventBuilder, mother: GenParticle, first: int, second: int, flight: float) -> None:
-    """A decay into two that conserves momentum and energy: along and against the flight."""
-    p, energy = np.array([mother.momentum.x, mother.momentum.y, mother.momentum.z]), mother.momentum.e
-    mass, (m1, m2) = properties(mother.pid).mass, (properties(first).mass, properties(second).mass)
-    e1 = (mass**2 + m1**2 - m2**2) / (2 * mass)
-    k, gamma = (e1**2 - m1**2) ** 0.5, energy / mass
-    size = float(np.linalg.norm(p))
-    direction, beta = p / size, size / energy
-    along = gamma * (k + beta * e1)
-    products = ((first, tuple(along * direction)), (second, tuple(p - along * direction)))
-    builder.decay(mother, tuple(flight * direction), *products)
-
-
 def _field_file() -> Path:
     beside = Path(__file__).parents[4] / "shared" / "data"
     return Path(os.environ.get("RINGFLOW_SHARED_DATA", beside)) / "eeH_250gev.hepmc3.zst"
@@ -476,15 +374,10 @@ def _field_file() -> Path:
 missing = pytest.mark.skipif(not _field_file().is_file(), reason="not at hand; set RINGFLOW_SHARED_DATA")
 
 
-@pytest.mark.parametrize(
-    "path", [None, pytest.param(_field_file(), marks=[pytest.mark.heavy, missing])], ids=["ours", "from the field"]
-)
-def test_a_file_keeps_its_four_momentum(path: Path | None, write: Callable[..., Path]) -> None:
-    if path is None:
-        rng = np.random.default_rng(250)
-        path = write(*(collision(rng) for _ in range(100)), name="eeH.hepmc3")
-        path.write_bytes(zstd(path.read_bytes()))
-    events = read(path)
+@missing
+@pytest.mark.heavy
+def test_a_file_from_the_field_keeps_its_four_momentum() -> None:
+    events = read(_field_file())
     row = np.repeat(np.arange(len(events)), events.counts)
     assert len(events) == 100
     assert np.bincount(row, events.energy) == pytest.approx(250.0, abs=1e-5)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ringflow.base.errors import InputFileError
 from ringflow.elements.batch import random_elements
-from ringflow.models.file import load_model, load_weights, save_model
+from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 
@@ -108,10 +108,3 @@ def test_settings_of_another_version(path: Path):
 def test_weights_of_another_architecture(path: Path):
     rewrite(path, settings=network(width=32).settings.model_dump(mode="json"))
     assert "is of another architecture: blocks.0" in refusal(path)
-
-
-def test_weights_of_another_backbone(path: Path):
-    with pytest.raises(
-        InputFileError, match=r"another architecture: blocks\.0\.mixer\.\w+.* is \(.*\) there, absent here"
-    ):
-        load_weights(network("mlp"), network("kernel").state_dict(), path)

@@ -13,7 +13,6 @@ from ringflow.sim.geometry import load_detector
 from ringflow.sim.tracker import (
     BARREL_FACE,
     CALORIMETER,
-    DECAY,
     ENDCAP_FACE,
     HADRONIC_FACE,
     INTERACTION,
@@ -73,16 +72,6 @@ def test_soft_central_track_never_reaches_the_calorimeter():
     assert fly_one(13, 1.05 * reach, 0.0).kind.item() == CALORIMETER
 
 
-def test_looper_with_longitudinal_momentum_reaches_the_endcap():
-    ends = fly_one(13, 0.3, 2.2)
-    assert ends.kind.item() == CALORIMETER
-    assert ends.face.item() == ENDCAP_FACE
-
-
-def test_particle_along_the_beam_is_lost():
-    assert fly_one(13, 0.5, 4.0).kind.item() == LOST
-
-
 def test_displaced_vertex_misses_the_layers_behind_it():
     prompt = fly_one(13, 20.0, 0.1)
     assert prompt.num_hits.item() == sum(layer[3] for layer in CLIC.tracker.barrel)
@@ -99,15 +88,6 @@ def test_photons_convert_as_often_as_the_material_says():
     assert converted == pytest.approx(1.0 - math.exp(-7.0 / 9.0 * material), rel=0.06)
     pairs = output.flights.species[count:]
     assert set(pairs.tolist()) >= {species.row(11), species.row(-11)}
-
-
-def test_decays_follow_the_lifetime():
-    count = 20_000
-    output, species = through(321, 2.0, 0.0, count)
-    decayed = (output.ends.kind[:count] == DECAY).double().mean().item()
-    length = float(output.helices.to_cylinder(CLIC.face_radius)[0])
-    mean_length = float(species.ctau[species.row(321)]) * 2.0 / float(species.mass[species.row(321)])
-    assert decayed == pytest.approx(1.0 - math.exp(-length / mean_length), rel=0.06)
 
 
 @pytest.mark.parametrize(
