@@ -1,27 +1,47 @@
-"""PanDA's steering, played through as iDDS does it, and everything that can be wrong with its files."""
+"""PanDA's two ends, played through as iDDS does it; its spaces; and everything that can be wrong with its files."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import shlex
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclopts import App
 
-from ringflow.base.errors import UsageError
-from ringflow.cli.tuning import panda_steer
+from fixtures.fake_events import write_fake_dataset
+from ringflow.base.errors import FailureError, InputFileError, SettingsError, StoppedError, UsageError
+from ringflow.cli.tuning import panda_evaluate, panda_space, panda_steer
+from ringflow.train import run as training
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.panda import Asked, read_asked, steer
-from ringflow.tune.parameter import Range
+from ringflow.tune import panda
+from ringflow.tune.panda import NO_LOSS, Asked, evaluated, from_panda, read_datasets, stay_in, steer, to_panda
+from ringflow.tune.parameter import Choice, Range
 from ringflow.tune.space import Space
+from ringflow.tune.space_file import parse_space, read_space
 
-RATE = {"optimizer.rate": {"method": "loguniform", "dimension": {"low": 1e-4, "high": 1e-1}}}
 LAYERS = {"model.layers": {"method": "uniformint", "dimension": {"low": 1, "high": 6}}}
-OPT_SPACE = {**RATE, **LAYERS}
+OPT_SPACE = {"optimizer.rate": {"method": "loguniform", "dimension": {"low": 1e-4, "high": 1e-1}}, **LAYERS}
 SPACE = Space([Range("optimizer.rate", 1e-4, 1e-1, log=True), Range("model.layers", 1, 6, whole=True)])
 TINY = TrainSettings.resolve("clic_tiny")
+#: A training of less than a second.
+SMALL = ("detector=fake", "model.width=16", "model.layers=1", "model.heads=2", "model.hidden=16", "length.events=60")
+SMALL += ("length.validate_every=30", "length.validation_events=4", "compute.batch_elements=100", "compute.device=cpu")
+#: Every kind of parameter.
+TABLES = """
+"optimizer.rate" = { type = "float", low = 1e-4, high = 1e-2, log = true }
+"model.dropout" = { type = "float", low = 0.0, high = 0.3 }
+"loss.jet" = { type = "float", low = 0.5, high = 2.0, step = 0.25 }
+"model.layers" = { type = "int", low = 1, high = 8 }
+"model.width" = { type = "int", low = 64, high = 256, step = 16 }
+"model.backbone" = { type = "choice", values = ["attention", "graph"] }
+"optimizer.betas" = { type = "choice", values = [[0.9, 0.98], [0.9, 0.999]] }
+"model.graph.bin_size" = { type = "int", low = 32, high = 256, log = true, when = { "model.backbone" = "graph" } }
+"""
 
 
 @pytest.fixture
@@ -31,33 +51,38 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(points: object, most: int = 20, new: int = 4, **options: Any) -> Any:
+@pytest.fixture
+def brought(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with a dataset that PanDA brought."""
+    dataset = write_fake_dataset(tmp_path_factory.mktemp("brought") / "dataset", events=40)
+    with tarfile.open("fake.tar", "w") as packed:
+        packed.add(dataset, "fake")
+    Path("input_ds.json").write_text('["fake.tar"]')
+    return here
+
+
+def ask(points: object, most: int = 20, new: int = 4, *words: str, space: object = OPT_SPACE, **options: Any) -> Any:
     """One call of the steering: its file in, its file out."""
-    Path("in.json").write_text(json.dumps({"points": points, "opt_space": OPT_SPACE}))
-    panda_steer(
-        "clic_tiny", max_points=most, num_points=new, in_file=Path("in.json"), out_file=Path("out.json"), **options
-    )
+    Path("in.json").write_text(json.dumps({"points": points, "opt_space": space}))
+    files = {"in_file": Path("in.json"), "out_file": Path("out.json")}
+    panda_steer("clic_tiny", *words, max_points=most, num_points=new, **files, **options)
     return json.loads(Path("out.json").read_text())
 
 
-def output(path: str = "output.json") -> Any:
-    return json.loads(Path(path).read_text())
+def output() -> Any:
+    return json.loads(Path("output.json").read_text())
 
 
 def test_a_search_as_idds_runs_it(here: Path) -> None:
     points: list[list[Any]] = []
-    for _ in range(30):
-        new = ask(points, most=30, new=4)
-        if not new:
-            break
+    while new := ask(points, most=30, new=4):
         points += [[point, None] for point in new]
         # Jobs end in any order: two of the points stay under way.
         for entry in points[:-2]:
             point = entry[0]
             entry[1] = (math.log10(point["optimizer.rate"]) + 2.5) ** 2 + 0.1 * (point["model.layers"] - 4) ** 2
-    assert len(points) == 30
+    assert len({json.dumps(point) for point, _ in points}) == len(points) == 30
     assert all(SPACE.holds(point) for point, _ in points)
-    assert len({json.dumps(point) for point, _ in points}) == 30
     losses = [loss for _, loss in points if loss is not None]
     assert min(losses[8:]) < min(losses[:8])
 
@@ -73,21 +98,16 @@ def test_never_more_points_than_there_are_to_be(here: Path) -> None:
     point = {"optimizer.rate": 1e-3, "model.layers": 2}
     assert len(ask([[point, None]], most=3, new=4)) == 2
     assert ask([[point, None], [point, 1.0], [point, None]], most=3) == []
-
-
-def test_a_space_that_is_used_up_ends_the_search() -> None:
-    layers = Space([Range("model.layers", 1, 3, whole=True)])
-    found = steer(Asked([({"model.layers": 2}, None)]), layers, TINY, max_points=9, num_points=9, search="random")
-    assert sorted(point["model.layers"] for point in found) == [1, 3]  # type: ignore[type-var]
-
-
-def test_points_that_the_settings_refuse_are_not_chosen() -> None:
+    few = Space([Range("model.layers", 1, 3, whole=True)])
+    found = steer(Asked([({"model.layers": 2}, None)]), few, TINY, max_points=9, num_points=9, search="random")
+    assert [point["model.layers"] for point in found] in ([1, 3], [3, 1])
+    # Points that the settings refuse are not chosen.
     widths = Space([Range("model.width", 20, 70, whole=True)])
     found = steer(Asked([]), widths, TINY, max_points=3, num_points=3, search="random")
-    assert [point["model.width"] for point in found if point["model.width"] % 16] == []  # type: ignore[operator]
+    assert {point["model.width"] for point in found} <= {32, 48, 64}
 
 
-@pytest.mark.parametrize("loss", [1e5, 1e30, math.inf, math.nan])
+@pytest.mark.parametrize("loss", [1e5, math.inf, math.nan])
 def test_a_point_that_was_given_up_is_one_that_diverged(monkeypatch: pytest.MonkeyPatch, loss: float) -> None:
     seen: list[Any] = []
 
@@ -95,7 +115,7 @@ def test_a_point_that_was_given_up_is_one_that_diverged(monkeypatch: pytest.Monk
         def ask(self, trial: int, known: list[Any]) -> None:
             seen.extend(known)
 
-    monkeypatch.setattr("ringflow.tune.panda.make_search", lambda *words, **options: Listener())
+    monkeypatch.setattr(panda, "make_search", lambda *words, **options: Listener())
     point = {"optimizer.rate": 1e-3, "model.layers": 2}
     assert steer(Asked([(point, loss), (point, 3.0)]), SPACE, TINY, max_points=9, num_points=1) == []
     assert math.isnan(seen[0].value)
@@ -103,36 +123,36 @@ def test_a_point_that_was_given_up_is_one_that_diverged(monkeypatch: pytest.Monk
 
 
 def test_the_first_call_may_have_no_input(here: Path) -> None:
-    space = here / "space.toml"
-    space.write_text("['model.layers']\ntype = 'int'\nlow = 1\nhigh = 3\n")
-    for text in (None, "", " \n"):
+    Path("space.toml").write_text("['model.layers']\ntype = 'int'\nlow = 1\nhigh = 3\n")
+    call: dict[str, Any] = {"max_points": 2, "num_points": 2, "in_file": Path("in.json"), "out_file": Path("out.json")}
+    for text in (None, " \n"):
         if text is not None:
             Path("in.json").write_text(text)
-        panda_steer(max_points=2, num_points=2, in_file=Path("in.json"), out_file=Path("out.json"), space=str(space))
-        assert len(output("out.json")) == 2
+        panda_steer(space="space.toml", **call)
+        assert len(json.loads(Path("out.json").read_text())) == 2
     with pytest.raises(UsageError, match=r"in.json holds no opt_space; give --space"):
-        panda_steer(max_points=2, num_points=2, in_file=Path("in.json"), out_file=Path("out.json"))
+        panda_steer(**call)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "in.json is not JSON"),
-        ("[]", "in.json is not what iDDS writes"),
-        ('{"points": {}}', "in.json is not what iDDS writes"),
-        ('{"points": [[{}]]}', r"point 0 must be \[settings, loss\]"),
-        ('{"points": [[3, 1.0]]}', "settings of point 0 must be a table"),
-        ('{"points": [[[1, {}], 1.0]]}', "point 0 belongs to a segmented task"),
-        ('{"points": [[{}, "low"]]}', "loss of point 0 must be a number or null, not 'low'"),
-        ('{"points": [], "opt_space": null}', "holds no opt_space"),
-        ('{"points": [], "opt_space": {"model.layers": {"method": "poisson"}}}', "unknown method 'poisson'"),
-        (json.dumps({"points": [[{"model.layers": 9}, 1]], "opt_space": LAYERS}), "model.layers = 9 is none of"),
-        (json.dumps({"points": [[{"lr": 9}, 1]], "opt_space": LAYERS}), "there is no lr in it; there are model.layers"),
-        (json.dumps({"points": [[{}, 1]], "opt_space": LAYERS}), "point 0 is not of the space: it has no model.layers"),
+        (b"\xff\xfe\x00", "in.json cannot be read"),
+        (b"{", "in.json is not JSON"),
+        (b"[]", "in.json is not what iDDS writes"),
+        (b'{"points": {}}', "in.json is not what iDDS writes"),
+        (b'{"points": [[{}]]}', r"point 0 must be \[settings, loss\]"),
+        (b'{"points": [[3, 1.0]]}', "settings of point 0 must be a table"),
+        (b'{"points": [[[1, {}], 1.0]]}', "point 0 belongs to a segmented task"),
+        (b'{"points": [[{}, "low"]]}', "loss of point 0 must be a number or null, not 'low'"),
+        (b'{"points": [], "opt_space": {"model.layers": {"method": "poisson"}}}', "unknown method 'poisson'"),
+        (json.dumps({"points": [[{"model.layers": 9}, 1]], "opt_space": LAYERS}).encode(), "layers = 9 is none of"),
+        (json.dumps({"points": [[{"lr": 9}, 1]], "opt_space": LAYERS}).encode(), "there is no lr in it; there are"),
+        (json.dumps({"points": [[{}, 1]], "opt_space": LAYERS}).encode(), "point 0 is not .*: it has no model.layers"),
     ],
-)  # fmt: skip
-def test_a_wrong_input_is_one_line_and_nothing_is_written(here: Path, text: str, said: str) -> None:
-    Path("in.json").write_text(text)
+)
+def test_a_wrong_input_is_one_line_and_nothing_is_written(here: Path, text: bytes, said: str) -> None:
+    Path("in.json").write_bytes(text)
     with pytest.raises(UsageError, match=said) as caught:
         panda_steer("clic_tiny", max_points=9, num_points=2, in_file=Path("in.json"), out_file=Path("out.json"))
     assert caught.value.exit_code == 2
@@ -140,7 +160,237 @@ def test_a_wrong_input_is_one_line_and_nothing_is_written(here: Path, text: str,
     assert os.listdir(here) == ["in.json"]
 
 
-def test_an_input_that_is_no_text(here: Path) -> None:
-    Path("in.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match=r"in.json cannot be read"):
-        read_asked(Path("in.json"))
+def test_a_training_from_point_to_loss(brought: Path) -> None:
+    Path("input.json").write_text('{"optimizer.rate": 0.002}')
+    panda_evaluate("clic_tiny", *SMALL, metrics=Path("metrics.tgz"))
+    first = output()
+    assert first["status"] == 0
+    lines = [json.loads(line) for line in Path("run/history.jsonl").read_text().splitlines()]
+    assert first["loss"] in [line.get("loss") for line in lines]
+    assert TrainSettings.resolve(Path("run/settings.toml")).optimizer.rate == 0.002
+    with tarfile.open("metrics.tgz") as packed:
+        assert "run/history.jsonl" in packed.getnames()
+    # A further try of the same point goes on; the next point of the same job begins anew.
+    weights = Path("run/model.safetensors").stat().st_mtime_ns
+    panda_evaluate("clic_tiny", *SMALL, objective="parameters")
+    assert Path("run/model.safetensors").stat().st_mtime_ns == weights
+    assert output()["loss"] > 1000
+    Path("input.json").write_text('{"optimizer.rate": 0.003}')
+    with pytest.raises(UsageError, match="a validation has no figure 'jat'"):
+        panda_evaluate("clic_tiny", *SMALL, objective="jat")
+    assert TrainSettings.resolve(Path("run/settings.toml")).optimizer.rate == 0.003
+    assert (output()["status"], output()["loss"]) == (2, NO_LOSS)
+
+
+def test_both_ends_together(brought: Path) -> None:
+    layers = {"model.layers": {"method": "uniformint", "dimension": {"low": 1, "high": 2}}}
+    points: list[list[Any]] = []
+    while new := ask(points, 9, 1, *SMALL, space=layers):
+        Path("input.json").write_text(json.dumps(new[0]))
+        panda_evaluate("clic_tiny", *SMALL)
+        points.append([new[0], output()["loss"]])
+    assert sorted(point["model.layers"] for point, _ in points) == [1, 2]
+    assert points[0][1] != points[1][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "input.json does not exist"),
+        ("{", "input.json is not JSON"),
+        ("[]", "must hold one table"),
+        ('{"optimizer.rate": null}', "optimizer.rate: None is no value of a setting"),
+        ('{"optimizer.rte": 1}', "unknown setting 'optimizer.rte'; did you mean"),
+        ('{"model.heads": 5}', "must be a multiple of"),
+    ],
+)
+def test_a_point_that_cannot_be_trained_tells_so(here: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        Path("input.json").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        panda_evaluate("clic_tiny", "data=sim:qq")
+    assert (output()["status"], output()["loss"]) == (2, NO_LOSS)
+    assert said.split("'")[0] in output()["message"]
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (FailureError("loss became NaN or infinite at step 3"), 1, "loss became NaN or infinite at step 3"),
+        (StoppedError("stopped by a signal"), 75, "stopped by a signal"),
+        (MemoryError("no\nmore"), 1, "MemoryError: no more"),
+        (KeyboardInterrupt(), 1, "KeyboardInterrupt: "),
+    ],
+)
+def test_whatever_goes_wrong_is_told(
+    here: Path, monkeypatch: Any, error: BaseException, status: int, message: str
+) -> None:
+    def train(*_: object, **__: object) -> None:
+        # Who is killed in here leaves at least this.
+        assert output()["status"] == 1
+        assert "killed" in output()["message"]
+        raise error
+
+    monkeypatch.setattr(training, "train", train)
+    Path("input.json").write_text("{}")
+    with pytest.raises(type(error)):
+        panda_evaluate("clic_tiny", "data=sim:qq")
+    assert output() == {"status": status, "loss": NO_LOSS, "message": message.strip()}
+
+
+def test_only_a_finite_loss_counts_and_only_the_first_process_tells_it(here: Path, monkeypatch: Any) -> None:
+    with pytest.raises(FailureError, match="ended with an objective of nan"):
+        evaluated(Path("output.json"), lambda: math.nan)
+    assert output()["status"] == 1
+    Path("output.json").unlink()
+    monkeypatch.setenv("RANK", "1")
+    assert evaluated(Path("output.json"), lambda: 1.0) == 1.0
+    assert not Path("output.json").exists()
+
+
+def test_data_that_panda_brought(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("ttbar").mkdir()
+    Path("ttbar/manifest.json").write_text("{}")
+    with tarfile.open("qq.tar.gz", "w:gz") as packed:
+        packed.add("ttbar", "some/qq")
+    names = Path("input_ds.json")
+    assert read_datasets(names, here) is None
+    names.write_text('["ttbar/manifest.json", "ttbar/shard-00000.parquet", "qq.tar.gz"]')
+    for _ in range(2):  # a retry finds it unpacked
+        assert read_datasets(names, Path()) == "ttbar,datasets/qq/some/qq"
+    seen: list[str] = []
+    monkeypatch.setattr(
+        training, "train", lambda settings, *_, **__: seen.append(settings.data) or {"best": {"loss": 1.0}}
+    )
+    Path("input.json").write_text("{}")
+    panda_evaluate("clic_tiny")
+    panda_evaluate("clic_tiny", "data=sim:zh")
+    assert seen == ["ttbar,datasets/qq/some/qq", "sim:zh"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("{}", UsageError, "must hold a list of file names"),
+        ("[3]", UsageError, "must hold a list of file names"),
+        ('["shard-0.parquet"]', UsageError, "names no dataset"),
+        ('["gone.tar"]', InputFileError, "gone.tar is not there"),
+        ('["broken.tgz"]', InputFileError, r"broken.tgz cannot be unpacked"),
+    ],
+)
+def test_wrong_lists_of_data(here: Path, text: str, error: type[Exception], said: str) -> None:
+    Path("input_ds.json").write_text(text)
+    Path("broken.tgz").write_bytes(b"no archive")
+    with pytest.raises(error, match=said):
+        read_datasets(Path("input_ds.json"), here)
+    assert not list(here.glob("datasets/[a-z]*"))
+
+
+def test_libraries_write_below_the_working_folder_only_if_they_must(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    known = dict(os.environ)
+    stay_in(here)
+    assert dict(os.environ) == known
+    monkeypatch.setattr(os, "environ", {**known, "HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"})
+    stay_in(here)
+    assert os.environ["HOME"] == str(here / ".home")
+    assert os.environ["NUMBA_CACHE_DIR"].startswith(str(here))
+    assert os.environ["MPLCONFIGDIR"] == "/mine"
+
+
+def test_spaces_there_and_back(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text(TABLES)
+    panda_space(str(tmp_path / "space.toml"), out=tmp_path / "space.json")
+    words = json.loads((tmp_path / "space.json").read_text())
+    assert words["optimizer.rate"] == {"method": "loguniform", "dimension": {"low": 1e-4, "high": 1e-2}}
+    assert words["model.dropout"] == {"method": "uniform", "dimension": {"low": 0.0, "high": 0.3}}
+    assert words["model.layers"] == {"method": "uniformint", "dimension": {"low": 1, "high": 8}}
+    assert words["model.width"] == {"method": "quniform", "dimension": {"low": 64, "high": 256, "q": 16}}
+    categories = {"categories": ["attention", "graph"], "grid_search": 0}
+    assert words["model.backbone"] == {"method": "categorical", "dimension": categories}
+    assert words["model.graph.bin_size"]["when"] == {"model.backbone": ["graph"]}
+    space, back = parse_space(TABLES), from_panda(words)
+    assert len(back) == 8
+    for before, after in zip(space.parameters, back.parameters, strict=True):
+        if isinstance(before, Choice):
+            assert list(map(str, before.options)) == list(map(str, after.values(None)))
+        else:
+            assert before == after
+    # Steps that are no multiples are listed.
+    listed = to_panda(Space([Range("model.width", 40, 80, whole=True, step=16)]))
+    assert listed["model.width"]["dimension"]["categories"] == [40, 56, 72]
+    assert from_panda(listed).parameters[0].values(None) == [40, 56, 72]
+
+
+def test_others_write_more_than_is_needed() -> None:
+    words = {
+        "optimizer.rate": {"method": "loguniform", "dimension": {"low": 1e-4, "high": 1e-2, "base": 10}},
+        "model.layers": {"method": "categorical", "dimension": {"categories": [1, 1, 2], "grid_search": 0}},
+        "model.width": {"method": "quniform", "dimension": {"low": 60.0, "high": 130.0, "q": 32.0}},
+    }
+    rate, layers, width = from_panda(words).parameters
+    assert rate == Range("optimizer.rate", 1e-4, 1e-2, log=True)
+    assert layers == Choice("model.layers", (1, 2))
+    assert width.values(None) == [64, 96, 128]
+    assert all(isinstance(value, int) for value in width.values(None))
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "said"),
+    [
+        ("optimizer.rate", {"method": ["uniform"], "dimension": {}}, r"unknown method \['uniform'\]; choose from cate"),
+        ("optimizer.rate", {"dimension": {}}, "unknown method None"),
+        ("optimizer.rate", 3, "= 3 is no parameter"),
+        ("optimizer.rate", {"method": "uniform"}, "dimension = None must hold low, high"),
+        ("optimizer.rate", {"method": "uniform", "dimension": {"low": 1}}, "needs 'high'"),
+        ("optimizer.rate", {"method": "uniform", "dimension": {"low": 1, "high": 2, "q": 1}}, "'q' means nothing"),
+        ("optimizer.rate", {"method": "uniform", "dimension": {"low": "1", "high": 2}}, "low = '1' is not a number"),
+        ("optimizer.rate", {"method": "uniform", "dimension": {"low": 2, "high": 1}}, "low 2 is above high 1"),
+        ("optimizer.rate", {"method": "quniform", "dimension": {"low": 1, "high": 2, "q": 0}}, "q = 0 must be more"),
+        ("optimizer.rate", {"method": "quniform", "dimension": {"low": 1, "high": 2, "q": 5}}, "no multiple of q = 5"),
+        ("optimizer.rate", {"method": "qloguniform", "dimension": {"low": 1, "high": 9, "q": 2}}, "takes q = 1 only"),
+        ("optimizer.rate", {"method": "uniform", "dimension": {}, "prior": 1}, "'prior' means nothing"),
+        ("model.layers", {"method": "uniform", "dimension": {"low": 1, "high": 4}}, "model.layers is a whole number"),
+        ("model.layers", {"method": "categorical", "dimension": {"categories": 4}}, "must be a list"),
+        ("model.layers", {"method": "categorical", "dimension": {"categories": [1, None]}}, "None is no value"),
+        ("model.layers", {"method": "categorical", "dimension": {"categories": []}}, "at least one value"),
+        ("model.layer", {"method": "uniformint", "dimension": {"low": 1, "high": 4}}, "did you mean \"model.layers\""),
+        ("model.layers", {**LAYERS["model.layers"], "when": 3}, "when = 3 must be a table"),
+        ("model.layers", {**LAYERS["model.layers"], "when": {"model.backbone": "graph"}}, "which is not in the space"),
+        ("model.layers", {**LAYERS["model.layers"], "when": {"model.backbone": [[None]]}}, "None is no value"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_space_is_told_in_one_line(name: str, entry: object, said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as caught:
+        from_panda({name: entry}, "space.json")
+    assert str(caught.value).startswith("space.json: ")
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [None, {}, "space"])
+def test_no_space_at_all(words: object) -> None:
+    with pytest.raises(SettingsError, match=r"space\.json names no settings"):
+        from_panda(words, "space.json")
+
+
+def test_the_example_is_whole() -> None:
+    example = Path(__file__).parents[3] / "examples" / "panda"
+    words = json.loads((example / "space.json").read_text())
+    assert words == to_panda(read_space(example / "space.toml"))
+    task = json.loads((example / "config.json").read_text())
+    assert task["searchSpaceFile"] == "space.json"
+    app = App(name="tune")
+    app.command(panda_steer)
+    app.command(panda_evaluate)
+    steering = shlex.split(task["steeringExec"])[2].replace("%MAX_POINTS", "48").replace("%NUM_POINTS", "12")
+    for line, command in ((steering, panda_steer), (task["evaluationExec"], panda_evaluate)):
+        program, group, *rest = shlex.split(line)
+        assert (program, group) == ("ringflow", "tune")
+        chosen, bound, _ = app.parse_args(rest, exit_on_error=False, print_error=False)
+        assert chosen is command
+        assert bound.args[0] == "clic_small"
