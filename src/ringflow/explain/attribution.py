@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
 from ringflow.event.particles import PARTICLE_CLASSES
@@ -35,6 +34,13 @@ from ringflow.launch.frameworks import framework
 from ringflow.models.attention import Block, Layout
 from ringflow.models.file import LoadedModel
 from ringflow.models.model import CHARGES, MOMENTUM, Model, Prediction, decide, possible_classes
+
+Floats = npt.NDArray[np.float32]
+
+#: Numbers that captum keeps per table, so that memory stays small.
+_CAPTUM_AT_ONCE = 1 << 25
+#: Numbers in one of the tables that go backward side by side; more would not fit the caches.
+_BACKWARD_AT_ONCE = 1 << 19
 
 
 class Decided(NamedTuple):
@@ -59,16 +65,11 @@ def of_rows(prediction: Prediction, row: Tensor) -> Prediction:
     return Prediction(*(output[row] for output in prediction))
 
 
-def _particle(said: Prediction, made: Decided) -> Tensor:
-    return said.particle_N
+class Output(NamedTuple):
+    """One number of a candidate: what it means, and how it comes about."""
 
-
-def _class(said: Prediction, made: Decided) -> Tensor:
-    return log_odds(said.class_NC.masked_fill(~possible_classes(made.on_track), -torch.inf), made.label - 1)
-
-
-def _charge(said: Prediction, made: Decided) -> Tensor:
-    return log_odds(said.charge_N3, made.charge - CHARGES[0])
+    meaning: str
+    value: Callable[[Prediction, Decided], Tensor]
 
 
 def _momentum(name: str) -> Callable[[Prediction, Decided], Tensor]:
@@ -76,23 +77,22 @@ def _momentum(name: str) -> Callable[[Prediction, Decided], Tensor]:
     return lambda said, made: said.momentum_N5[:, column]
 
 
-#: One number of a candidate by name.
-OUTPUTS: Mapping[str, Callable[[Prediction, Decided], Tensor]] = {
-    "particle": _particle,
-    "class": _class,
-    "charge": _charge,
-    "energy": _momentum("log_energy"),
-    "pt": _momentum("log_pt"),
-    "eta": _momentum("d_eta"),
-}
-#: The same in words.
-MEANING: Mapping[str, str] = {
-    "particle": "log odds of being a particle",
-    "class": "log odds of its class against all others",
-    "charge": "log odds of its charge against the others",
-    "energy": "logarithm of its energy over what its own element measured",
-    "pt": "logarithm of its pT over what its own element measured",
-    "eta": "its η minus that of its own element",
+#: What can be explained, by name; all of it is smooth in what the network saw.
+OUTPUTS: Mapping[str, Output] = {
+    "particle": Output("log odds of being a particle", lambda said, made: said.particle_N),
+    "class": Output(
+        "log odds of its class against all others",
+        lambda said, made: log_odds(
+            said.class_NC.masked_fill(~possible_classes(made.on_track), -torch.inf), made.label - 1
+        ),
+    ),
+    "charge": Output(
+        "log odds of its charge against the others",
+        lambda said, made: log_odds(said.charge_N3, made.charge - CHARGES[0]),
+    ),
+    "energy": Output("logarithm of its energy over what its own element measured", _momentum("log_energy")),
+    "pt": Output("logarithm of its pT over what its own element measured", _momentum("log_pt")),
+    "eta": Output("its η minus that of its own element", _momentum("d_eta")),
 }
 
 
@@ -107,17 +107,13 @@ def class_name(label: int) -> str:
     return PARTICLE_CLASSES[label].replace("_", " ")
 
 
-#: Numbers in one of the tables that go backward side by side; more would not fit the caches.
-_BACKWARD_AT_ONCE = 1 << 19
-
-
 class EventNetwork:
     """A network on one event; `inputs` [element, value] are its scaled features and, behind them, the flags of missing ones."""
 
     def __init__(self, model: Model, event: ElementBatch, threshold: float, output: str) -> None:
         assert event.num_events == 1, "one event at a time"
         self.model, self.event = model, event
-        self._output = OUTPUTS[output]
+        self._output = OUTPUTS[output].value
         self._blocks = cast(list[Block], list(model.blocks))
         self._layout = Layout.of(event)
         with torch.no_grad():
@@ -205,15 +201,6 @@ def _spread(own: Tensor, row: Tensor, num_elements: int) -> Tensor:
     return tables
 
 
-Floats = npt.NDArray[np.float32]
-METHODS = ("integrated-gradients", "input-x-gradient")
-BASELINES = ("hidden", "mean")
-#: Points of the integral.
-STEPS = 8
-#: Numbers that captum keeps per table, so that memory stays small.
-_CAPTUM_AT_ONCE = 1 << 25
-
-
 @dataclass(frozen=True)
 class Relevance:
     """What made the candidates of one event."""
@@ -253,17 +240,10 @@ class Explainer:
         loaded: LoadedModel,
         *,
         output: str = "class",
-        method: str = METHODS[0],
-        baseline: str = BASELINES[0],
-        steps: int = STEPS,
+        method: str = "integrated-gradients",
+        baseline: str = "hidden",
+        steps: int = 8,
     ) -> None:
-        for given, known, what in (
-            (output, tuple(OUTPUTS), "output"),
-            (method, METHODS, "method"),
-            (baseline, BASELINES, "baseline"),
-        ):
-            if given not in known:
-                raise UsageError(f"no {what} named {given!r}; choose from {', '.join(known)}")
         self.loaded, self.output, self.method, self.baseline, self.steps = loaded, output, method, baseline, steps
         self._captum = framework("captum.attr", "explain")
 
@@ -298,13 +278,12 @@ class Explainer:
         everyone = network.made
         network.choose(candidates)
         inputs = network.inputs.expand(examples, -1, -1).clone().requires_grad_()
-        way = self._captum.IntegratedGradients if self.method == METHODS[0] else self._captum.InputXGradient
+        integrated = self.method == "integrated-gradients"
+        way = self._captum.IntegratedGradients if integrated else self._captum.InputXGradient
         attribution = way(_never_called)
         attribution.gradient_func = _gradients_of(network, examples)
-        if self.method == METHODS[0]:
-            found = attribution.attribute(inputs, baseline.expand(examples, -1, -1), n_steps=self.steps)
-        else:
-            found = attribution.attribute(inputs)
+        line = {"baselines": baseline.expand(examples, -1, -1), "n_steps": self.steps} if integrated else {}
+        found = attribution.attribute(inputs, **line)
         network.made = everyone
         shared: Tensor = found.detach().float()
         return shared

@@ -153,7 +153,7 @@ def _outputs(explainer: Explainer, made: Decided, tries: Sequence[_Try]) -> Floa
         rows = batch.offsets_B[:-1] + torch.tensor([one.row for one in part])
         whose = torch.tensor([one.candidate for one in part])
         said = of_rows(explainer.loaded.model.predict(batch), rows)
-        found.append(OUTPUTS[explainer.output](said, Decided(*(column[whose] for column in made))))
+        found.append(OUTPUTS[explainer.output].value(said, Decided(*(column[whose] for column in made))))
     return torch.cat(found).double().numpy() if found else np.zeros(0)
 
 

@@ -10,9 +10,9 @@ Measured on two cores: 326,000 candidates in 45 s, beside the network itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from ringflow.base.rundir import require_suffix, write_errors
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, from_block, target_collection
 from ringflow.event.particles import PARTICLE_CLASSES
+from ringflow.explain.attribution import class_name
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.model import Model, decode
@@ -72,8 +73,7 @@ class Sample:
         return Sample(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
-def join_samples(samples: list[Sample]) -> Sample:
-    """One after the other."""
+def _joined(samples: list[Sample]) -> Sample:
     return Sample(*(torch.cat([getattr(one, field.name) for one in samples]) for field in fields(Sample)))
 
 
@@ -103,7 +103,7 @@ def fit(sample: Sample, *, hidden: int = 48, epochs: int = 24, seed: int = 1) ->
         steps = epochs * -(-len(sample) // _BATCH)
         optimiser = torch.optim.AdamW(head.parameters(), _RATE, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps)
-        for rows in _batches(len(sample), epochs):
+        for rows in chain.from_iterable(torch.split(torch.randperm(len(sample)), _BATCH) for _ in range(epochs)):
             optimiser.zero_grad()
             missed = distance[rows] - head(sample.inputs[rows].float())
             loss = (weight[rows, None] * torch.maximum(ONE_SIGMA * missed, (ONE_SIGMA - 1.0) * missed)).mean()
@@ -173,11 +173,6 @@ def _weights(label: Tensor) -> Tensor:
     counts = torch.bincount(label).clamp_min(1).float()
     weight = counts[label].rsqrt()
     return weight / weight.mean()
-
-
-def _batches(rows: int, epochs: int) -> Iterator[Tensor]:
-    for _ in range(epochs):
-        yield from torch.split(torch.randperm(rows), _BATCH)
 
 
 #: Shares of the events that are fitted, calibrated and tested on; without the last where other events are for the test.
@@ -261,16 +256,20 @@ def uncertainty(
 def report(sample: Sample, pull: Floats) -> dict[str, Any]:
     """Widths, biases and coverage of pulls by class, pT and pseudorapidity, their histograms, and the verdict."""
     label = sample.label.numpy()
-    pt, eta = _pt_and_eta(sample)
+    px, py, pz, _ = sample.momentum.double().numpy().T
+    pt = np.hypot(px, py)
+    abs_eta = np.abs(np.arcsinh(pz / np.maximum(pt, 1e-9)))
     labels = [number for number in range(1, len(PARTICLE_CLASSES)) if (label == number).any()]
     classes = [
-        {**row, **_judged(row)} for number in labels for row in _rows({"class": _name(number)}, pull[label == number])
+        {**row, **_judged(row)}
+        for number in labels
+        for row in _rows({"class": class_name(number)}, pull[label == number])
     ]
     verdicts = [row["verdict"] for row in classes if row["verdict"] != TOO_FEW]
     passed = verdicts.count("PASS")
     bins = [
         row
-        for name, values in (("pt", pt), ("abs_eta", np.abs(eta)))
+        for name, values in (("pt", pt), ("abs_eta", abs_eta))
         for low, high in pairwise(_EDGES[name])
         for row in _rows(
             {"of": name, "from": low, "to": None if np.isinf(high) else high}, pull[(values >= low) & (values < high)]
@@ -280,7 +279,7 @@ def report(sample: Sample, pull: Floats) -> dict[str, Any]:
         "classes": classes,
         "bins": bins,
         "coverage": _coverage(pull),
-        "histograms": {_name(number): _histogram(pull[label == number]) for number in labels},
+        "histograms": {class_name(number): _histogram(pull[label == number]) for number in labels},
         "criteria": [criterion._asdict() for criterion in CRITERIA],
         "ok": passed == len(verdicts) > 0,
         "verdict": f"{passed} of {len(verdicts)} pulls have the right width, bias and coverage"
@@ -353,7 +352,7 @@ def _spread(head: UncertaintyHead, sample: Sample) -> list[dict[str, Any]]:
         widths = head.half_widths(sample.inputs.float(), sample.on_track, sample.label)[:, QUANTITIES.index("energy")]
     for label in torch.unique(sample.label).tolist():
         low, middle, high = torch.quantile(widths[sample.label == label][: 1 << 20], torch.tensor([0.16, 0.5, 0.84]))
-        found.append({"class": _name(label), "low": float(low), "median": float(middle), "high": float(high)})
+        found.append({"class": class_name(label), "low": float(low), "median": float(middle), "high": float(high)})
     return found
 
 
@@ -384,14 +383,4 @@ def _gather(loaded: LoadedModel, datasets: Sequence[Path], events: int | None, s
                     break
     if not all(found):
         raise UsageError(f"{sum(totals)} events are too few to be shared out; give more")
-    return [join_samples(part) for part in found]
-
-
-def _pt_and_eta(sample: Sample) -> tuple[Floats, Floats]:
-    px, py, pz, _ = sample.momentum.double().numpy().T
-    pt = np.hypot(px, py)
-    return pt, np.arcsinh(pz / np.maximum(pt, 1e-9))
-
-
-def _name(label: int) -> str:
-    return PARTICLE_CLASSES[label].replace("_", " ")
+    return [_joined(part) for part in found]
