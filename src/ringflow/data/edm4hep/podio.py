@@ -8,7 +8,7 @@ legacy     a TTree of before 2023; relations in `Tracks#0`, vector members in `T
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -205,8 +205,7 @@ class Objects:
     @cached_property
     def counts(self) -> Rows:
         """Objects per event."""
-        counts: Rows = self.counts_of.sum(axis=0)
-        return counts
+        return np.asarray(self.counts_of.sum(axis=0))
 
     @cached_property
     def event(self) -> Rows:
@@ -214,14 +213,10 @@ class Objects:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @cached_property
-    def first(self) -> Rows:
-        """First row of every event."""
-        return np.cumsum(self.counts) - self.counts
-
-    @cached_property
     def _first_of(self) -> npt.NDArray[np.int64]:
         """First row of every collection in every event."""
-        return self.first + np.cumsum(self.counts_of, axis=0) - self.counts_of
+        first_of_event = np.cumsum(self.counts) - self.counts
+        return first_of_event + np.cumsum(self.counts_of, axis=0) - self.counts_of
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -249,10 +244,6 @@ class Objects:
             row[mine] = self._first_of[number][references.event[mine]] + references.index[mine]
         return row
 
-    def within_event(self, row: Rows, event: Rows) -> Rows:
-        """Rows counted within the event."""
-        return np.where(row >= 0, row - self.first[event], -1) if len(row) else row
-
 
 class PodioBlock:
     """Some events of a file; what was read of them is kept as long as the block is."""
@@ -264,15 +255,15 @@ class PodioBlock:
         self._read: dict[tuple[str, ...], Jagged | None] = {}
 
     def _members(self, collection: str, *members: str) -> Jagged | None:
-        key = (collection, *members)
-        if key not in self._read:
-            self._read[key] = self.file.column(self.events, collection, *members)
-        return self._read[key]
+        return self._once(self.file.column, collection, *members)
 
     def _entries(self, collection: str, vector: str, *members: str) -> Jagged | None:
-        key = (collection, "vector", vector, *members)
+        return self._once(self.file.vector, collection, vector, *members)
+
+    def _once(self, read: Callable[..., Jagged | None], *names: str) -> Jagged | None:
+        key = (read.__name__, *names)
         if key not in self._read:
-            self._read[key] = self.file.vector(self.events, collection, vector, *members)
+            self._read[key] = read(self.events, *names)
         return self._read[key]
 
     def objects(self, names: Sequence[str], member: str) -> Objects:
@@ -357,20 +348,15 @@ class PodioBlock:
         """The one object that each of these names, under the first of the names that is there."""
         for name in names:
             parts = [
-                (self._entries(collection, name, "index"), self._entries(collection, name, "collectionID"))
+                [self._entries(collection, name, member) for member in ("index", "collectionID")]
                 for collection in objects.names
             ]
-            found = [(index, number) for index, number in parts if index is not None and number is not None]
-            if found and len(found) == len(parts) and all(_one_each(objects, k, f[0]) for k, f in enumerate(found)):
-                index, number = (
-                    objects.join([pair[part].values.astype(np.int64) for pair in found]) for part in (0, 1)
-                )
+            found = [[part for part in pair if part is not None] for pair in parts]
+            whole = bool(found) and all(len(pair) == 2 for pair in found)
+            if whole and np.array_equal([pair[0].counts for pair in found], objects.counts_of):
+                index, number = (objects.join([p[part].values.astype(np.int64) for p in found]) for part in (0, 1))
                 return References(np.arange(len(objects)), objects.event, index, number)
         return None
-
-
-def _one_each(objects: Objects, number: int, entries: Jagged) -> bool:
-    return np.array_equal(entries.counts, objects.counts_of[number])
 
 
 def spread(first: Rows, length: Rows) -> Rows:

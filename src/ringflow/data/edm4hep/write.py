@@ -32,20 +32,7 @@ SUBDETECTORS = ("ecal", "hcal", "muon")
 _RECORD_KEY = "ringflow_candidates"
 
 Columns = dict[str, Array]
-Tables = dict[str, "Table"]
-
-
-class Table:
-    """One branch with its members: objects per event, and flat columns."""
-
-    def __init__(self, counts: Array, columns: Columns | Array) -> None:
-        self.counts, self.columns = counts, columns
-
-    def awkward(self) -> Any:
-        """As uproot takes it."""
-        if isinstance(self.columns, Mapping):
-            return ak.unflatten(ak.zip(self.columns, depth_limit=1), self.counts)
-        return ak.unflatten(self.columns, self.counts)
+Branches = dict[str, Any]  # awkward arrays, as uproot takes them
 
 
 def write_edm4hep(
@@ -68,7 +55,7 @@ def write_edm4hep(
             for block in blocks:
                 if not len(block):
                     continue
-                branches = {name: table.awkward() for name, table in _tables(block, field, candidates).items()}
+                branches = _branches(block, field, candidates)
                 if tree is None:
                     kinds = {name: array.type.content for name, array in branches.items()}
                     tree = file.mktree("events", kinds, counter_name="n{}".format, field_name="{}.{}".format)
@@ -92,51 +79,50 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _tables(block: EventBlock, field: float, candidates: str) -> Tables:
-    number = block.event_number
-    nothing = np.zeros(len(number))
+def _branches(block: EventBlock, field: float, candidates: str) -> Branches:
+    size = len(block)
     header: Columns = {
-        "eventNumber": number.astype(np.uint64),
-        "runNumber": nothing.astype(np.uint32),
-        "timeStamp": nothing.astype(np.uint64),
-        "weight": np.ones(len(number)),
+        "eventNumber": block.event_number.astype(np.uint64),
+        "runNumber": np.zeros(size, np.uint32),
+        "timeStamp": np.zeros(size, np.uint64),
+        "weight": np.ones(size),
     }
-    tables = {"EventHeader": Table(np.ones(len(number), np.int64), header)}
-    tables |= _candidates(block["candidate"], candidates)
+    branches = {"EventHeader": _lists(np.ones(size, np.int64), header)}
+    branches |= _candidates(block["candidate"], candidates)
     if "track" in block:
-        tables |= _tracks(block["track"], field)
+        branches |= _tracks(block["track"], field)
     if "cluster" in block:
-        tables |= _clusters(block["cluster"])
-    return tables
+        branches |= _clusters(block["cluster"])
+    return branches
 
 
-def _candidates(part: Collection, name: str) -> Tables:
+def _candidates(part: Collection, name: str) -> Branches:
     px, py, pz, energy = (part[column].astype(np.float64) for column in ("px", "py", "pz", "energy"))
-    columns: Columns = {"PDG": _pdg(part), "energy": _single(energy)}
-    columns |= {f"momentum.{axis}": _single(value) for axis, value in zip("xyz", (px, py, pz), strict=True)}
-    columns |= {f"referencePoint.{axis}": _single(np.zeros(len(part))) for axis in "xyz"}
-    columns["charge"] = _single(part["charge"])
-    columns["mass"] = _single(np.sqrt(np.clip(energy**2 - px**2 - py**2 - pz**2, 0.0, None)))
-    columns["goodnessOfPID"] = _single(np.zeros(len(part)))
-    tables = {name: Table(part.counts, columns)}
+    columns: Columns = {
+        "PDG": _pdg(part),
+        "energy": _single(energy),
+        **{f"momentum.{axis}": _single(value) for axis, value in zip("xyz", (px, py, pz), strict=True)},
+        **_zeros(part, *(f"referencePoint.{axis}" for axis in "xyz")),
+        "charge": _single(part["charge"]),
+        "mass": _single(np.sqrt(np.clip(energy**2 - px**2 - py**2 - pz**2, 0.0, None))),
+        **_zeros(part, "goodnessOfPID"),
+    }
+    held = {}
     for relation, column, target in (("clusters", "cluster", CLUSTERS), ("tracks", "track", TRACKS)):
-        has = part[column] >= 0 if column in part.columns else np.zeros(len(part), bool)
-        columns |= _range(relation, part, has.astype(np.int64))
-        index = part[column][has] if column in part.columns else np.zeros(0)
-        tables[f"_{name}_{relation}"] = _references(_per_event(part, has), index, target)
-    columns |= _range("particles", part, np.zeros(len(part), np.int64))
-    tables[f"_{name}_particles"] = _references(0 * part.counts, np.zeros(0), name)
-    return tables
+        index = part.columns.get(column, np.full(len(part), -1))
+        columns |= _range(relation, part, (index >= 0).astype(np.int64))
+        held[f"_{name}_{relation}"] = _references(_per_event(part, index >= 0), index[index >= 0], target)
+    columns |= _range("particles", part)
+    return {name: _lists(part.counts, columns), **held, f"_{name}_particles": _no_references(part, name)}
 
 
-def _tracks(part: Collection, field: float) -> Tables:
+def _tracks(part: Collection, field: float) -> Branches:
     size = len(part)
     has_face = {"reaches_calo", "calo_x", "calo_dx"} <= set(part.columns)
     reaches = part["reaches_calo"] > 0 if has_face else np.zeros(size, bool)
     states = 1 + reaches.astype(np.int64)
-    first = np.cumsum(states) - states
     at_face = np.zeros(int(states.sum()), bool)
-    at_face[first[reaches] + 1] = True
+    at_face[np.cumsum(states)[reaches] - 1] = True
     of = np.repeat(np.arange(size), states)
     face = of[at_face]
     omega = part["charge"] * BENDING * field / part["pt"].astype(np.float64)
@@ -148,8 +134,8 @@ def _tracks(part: Collection, field: float) -> Tables:
         "Z0": np.where(at_face, 0.0, _column(part, "z0")[of]),
         "tanLambda": np.sinh(part["eta"].astype(np.float64))[of],
         "time": np.where(at_face, _column(part, "time")[of], 0.0),
+        **{f"referencePoint.{axis}": np.zeros(len(of)) for axis in "xyz"},
     }
-    values |= {f"referencePoint.{axis}": np.zeros(len(of)) for axis in "xyz"}
     if len(face):
         dx, dy, dz = (part[f"calo_d{axis}"][face].astype(np.float64) for axis in "xyz")
         values["phi"][at_face], values["tanLambda"][at_face] = np.arctan2(dy, dx), dz / np.hypot(dx, dy)
@@ -161,41 +147,38 @@ def _tracks(part: Collection, field: float) -> Tables:
         "ndf": _column(part, "ndf").astype(np.int32),
         "Nholes": np.zeros(size, np.int32),
         **_range("trackStates", part, states),
-        **_range("trackerHits", part, np.zeros(size, np.int64)),
-        **_range("tracks", part, np.zeros(size, np.int64)),
+        **_range("trackerHits", part),
+        **_range("tracks", part),
     }
     stored = {name: value if value.dtype == np.int32 else _single(value) for name, value in values.items()}
     return {
-        TRACKS: Table(part.counts, columns),
-        f"_{TRACKS}_trackStates": Table(_per_event(part, states), stored),
-        f"_{TRACKS}_trackerHits": _references(0 * part.counts, np.zeros(0), TRACKS),
-        f"_{TRACKS}_tracks": _references(0 * part.counts, np.zeros(0), TRACKS),
+        TRACKS: _lists(part.counts, columns),
+        f"_{TRACKS}_trackStates": _lists(_per_event(part, states), stored),
+        f"_{TRACKS}_trackerHits": _no_references(part, TRACKS),
+        f"_{TRACKS}_tracks": _no_references(part, TRACKS),
     }
 
 
-def _clusters(part: Collection) -> Tables:
-    size = len(part)
-    has_parts = all(f"{name}_energy" in part.columns for name in SUBDETECTORS)
-    length = np.full(size, len(SUBDETECTORS) if has_parts else 0, np.int64)
-    energies = [part[f"{name}_energy"] for name in SUBDETECTORS] if has_parts else []
+def _clusters(part: Collection) -> Branches:
+    parts = [part[f"{name}_energy"] for name in SUBDETECTORS if f"{name}_energy" in part.columns]
+    energies = np.stack(parts, axis=1) if len(parts) == len(SUBDETECTORS) else np.zeros((len(part), 0))
+    length = np.full(len(part), energies.shape[1], np.int64)
     columns: Columns = {
-        "type": np.zeros(size, np.int32),
+        "type": np.zeros(len(part), np.int32),
         "energy": _single(part["energy"]),
-        "energyError": _single(np.zeros(size)),
+        **_zeros(part, "energyError"),
         **{f"position.{axis}": _single(part[axis]) for axis in "xyz"},
-        "iTheta": _single(np.zeros(size)),
-        "iPhi": _single(np.zeros(size)),
-        **_range("shapeParameters", part, np.zeros(size, np.int64)),
+        **_zeros(part, "iTheta", "iPhi"),
+        **_range("shapeParameters", part),
         **_range("subdetectorEnergies", part, length),
-        **_range("clusters", part, np.zeros(size, np.int64)),
-        **_range("hits", part, np.zeros(size, np.int64)),
+        **_range("clusters", part),
+        **_range("hits", part),
     }
-    flat = np.stack(energies, axis=1).ravel() if energies else np.zeros(0)
     return {
-        CLUSTERS: Table(part.counts, columns),
-        f"_{CLUSTERS}_subdetectorEnergies": Table(_per_event(part, length), _single(flat)),
-        f"_{CLUSTERS}_clusters": _references(0 * part.counts, np.zeros(0), CLUSTERS),
-        f"_{CLUSTERS}_hits": _references(0 * part.counts, np.zeros(0), CLUSTERS),
+        CLUSTERS: _lists(part.counts, columns),
+        f"_{CLUSTERS}_subdetectorEnergies": _lists(_per_event(part, length), _single(energies.ravel())),
+        f"_{CLUSTERS}_clusters": _no_references(part, CLUSTERS),
+        f"_{CLUSTERS}_hits": _no_references(part, CLUSTERS),
     }
 
 
@@ -209,26 +192,38 @@ def _pdg(part: Collection) -> Array:
     return np.where(label == NEUTRAL_HADRON, 2112, pdg).astype(np.int32)
 
 
-def _range(name: str, part: Collection, length: Array) -> Columns:
-    """Where the entries of each object begin and end among those of its event."""
+def _lists(counts: Array, columns: Columns | Array) -> Any:
+    """Flat columns, or one, as lists per event."""
+    return ak.unflatten(ak.zip(columns, depth_limit=1) if isinstance(columns, dict) else columns, counts)
+
+
+def _range(name: str, part: Collection, length: Array | None = None) -> Columns:
+    """Where the entries of each object begin and end among those of its event; it has none unless they are counted."""
+    length = np.zeros(len(part), np.int64) if length is None else length
     end = np.cumsum(length)
-    before = np.concatenate([[0], end])[part.offsets[:-1]]
-    end = end - np.repeat(before, part.counts)
+    end = end - np.repeat(np.concatenate([[0], end])[part.offsets[:-1]], part.counts)
     return {f"{name}_begin": (end - length).astype(np.uint32), f"{name}_end": end.astype(np.uint32)}
 
 
-def _references(counts: Array, index: Array, collection: str) -> Table:
+def _references(counts: Array, index: Array, collection: str) -> Any:
     number = np.full(len(index), collection_id(collection), np.uint32)
-    return Table(counts, {"index": index.astype(np.int32), "collectionID": number})
+    return _lists(counts, {"index": index.astype(np.int32), "collectionID": number})
+
+
+def _no_references(part: Collection, collection: str) -> Any:
+    return _references(0 * part.counts, np.zeros(0), collection)
 
 
 def _per_event(part: Collection, length: Array) -> Array:
-    total = np.concatenate([[0], np.cumsum(length)])
-    return np.diff(total[part.offsets])
+    return np.diff(np.concatenate([[0], np.cumsum(length)])[part.offsets])
 
 
 def _column(part: Collection, name: str) -> Array:
     return part[name].astype(np.float64) if name in part.columns else np.zeros(len(part))
+
+
+def _zeros(part: Collection, *names: str) -> Columns:
+    return {name: np.zeros(len(part), np.float32) for name in names}
 
 
 def _single(values: Array) -> Array:
