@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringflow.evaluate import bootstrap
-from ringflow.evaluate.bootstrap import REPLICATES, Entries, Tally, estimate, event_weights, ratio
+from ringflow.evaluate.bootstrap import REPLICATES, Entries, Tally, estimate, event_weights
 
 EVENTS = np.arange(20_000)
 
@@ -27,11 +27,7 @@ def test_weights_of_events_and_replicates_are_independent() -> None:
     assert abs(np.corrcoef(drawn[0], drawn[1])[0, 1]) < 0.03
     assert abs(np.corrcoef(drawn[5, :-1], drawn[5, 1:])[0, 1]) < 0.03
     assert len({row.tobytes() for row in drawn}) == REPLICATES
-
-
-def test_weights_belong_to_the_event_number() -> None:
-    assert np.array_equal(event_weights(EVENTS[100:120]), event_weights(EVENTS)[:, 100:120])
-    assert (event_weights(EVENTS)[0] == 1).all()
+    assert np.array_equal(event_weights(EVENTS[100:120])[1:], drawn[:, 100:120])  # they belong to the event number
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=60), st.integers(1, 59))
@@ -55,13 +51,9 @@ def test_quantiles_are_those_of_the_entries() -> None:
     assert np.allclose(entries.quantiles(fractions)[:, 0], np.quantile(values, fractions), atol=1e-6)
     drawn = np.repeat(values, event_weights(EVENTS[:5000])[7].astype(int))
     assert np.allclose(entries.quantiles(fractions, entries.row == 1)[:, 7], np.quantile(drawn, fractions), atol=1e-6)
-    assert np.isnan(entries.quantiles(fractions, entries.row == 0)).all()
-
-
-def test_what_is_exactly_one_stays_exactly_one() -> None:
-    entries = Entries()
-    entries.fill(EVENTS[:50], np.ones(50))
-    assert (entries.quantiles((0.25, 0.5, 0.75)) == 1.0).all()
+    nothing = entries.quantiles(fractions, entries.row == 0)
+    assert np.isnan(nothing).all()
+    assert estimate(nothing[0]) == {"value": None, "lo": None, "hi": None}
 
 
 @given(st.integers(1, 199), st.sampled_from([1, 7, 40]))
@@ -81,14 +73,6 @@ def test_entries_do_not_depend_on_how_events_are_cut(cut: int, most: int) -> Non
     assert all((whole.event == number).sum() == 4 for number in whole.event)  # an event stays whole
 
 
-def test_half_of_the_events_is_half() -> None:
-    entries = Entries()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bootstrap, "MOST_ENTRIES", 15_000)
-        entries.fill(EVENTS, np.ones(len(EVENTS)))
-    assert 0.48 < len(entries) / len(EVENTS) < 0.52
-
-
 def test_the_interval_covers_the_truth_two_times_in_three() -> None:
     """300 experiments of 200 events with four correlated entries each: the median is inside as often as it should be."""
     rng = np.random.default_rng(7)
@@ -101,8 +85,3 @@ def test_the_interval_covers_the_truth_two_times_in_three() -> None:
         found = estimate(entries.quantiles((0.5,))[0])
         covered += found["lo"] < 1.0 < found["hi"]
     assert 0.60 < covered / 300 < 0.76
-
-
-def test_what_has_no_figure_has_none() -> None:
-    nothing = ratio(np.zeros(REPLICATES + 1), np.zeros(REPLICATES + 1))
-    assert estimate(nothing) == {"value": None, "lo": None, "hi": None}
