@@ -146,19 +146,6 @@ def test_clusters_without_hits(tmp_path: Path) -> None:
     assert found["target"]["cluster"].tolist() == [-1, 1, -1, -1]
 
 
-def test_a_cluster_whose_hits_were_dropped_counts_as_one_hit(tmp_path: Path) -> None:
-    content = Content()
-    hits = references(
-        ["ECALBarrel", "ECALBarrel", "HCALBarrel", "MUON", "Elsewhere", "Elsewhere"], [[0, 1, 0, 0, 2, 3], [], []]
-    )
-    content.vectors["PandoraClusters"]["hits"] = hits
-    cluster = read(write_frame(tmp_path / "events.root", content))["cluster"]
-    assert cluster["num_hits"].tolist() == [4, 0]
-    assert cluster["energy"].tolist() == [6.25, 1.0]
-    assert cluster["y"][1] == pytest.approx(2170.0)
-    assert cluster["width_across"][1] == pytest.approx(0.0, abs=1e-3)
-
-
 def test_a_cluster_without_position_is_put_where_its_particle_points(tmp_path: Path) -> None:
     content = Content()
     content.drop("ECALBarrel", "HCALBarrel", "MUON", "CalohitMCTruthLink")
@@ -178,18 +165,6 @@ def test_candidates(block: EventBlock) -> None:
     np.testing.assert_allclose(candidate["energy"], [11.2, 1.0, 2.1, 1.1], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("charge", "mass", "label"), [(1, 0.1396, 1), (-1, 0.0005, 4), (1, 0.1057, 5), (0, 0.0, 3), (0, 0.4976, 2)]
-)
-def test_a_candidate_without_a_number_is_told_by_charge_and_mass(
-    charge: int, mass: float, label: int, tmp_path: Path
-) -> None:
-    content = Content()
-    content.members["PandoraPFOs"]["PDG"] = [[0, 0, 0], [], [0]]
-    content.members["PandoraPFOs"] |= {"charge": [[charge] * 3, [], [charge]], "mass": [[mass] * 3, [], [mass]]}
-    assert read(write_frame(tmp_path / "events.root", content))["candidate"]["label"].tolist() == [label] * 4
-
-
 def test_blocks_cut_the_same_events(block: EventBlock, tmp_path: Path) -> None:
     file = Edm4hepFile(write_rntuple(tmp_path / "events.root", Content()), CLD)
     blocks = list(file.events(block_events=1))
@@ -199,15 +174,6 @@ def test_blocks_cut_the_same_events(block: EventBlock, tmp_path: Path) -> None:
         for column, values in part.columns.items():
             np.testing.assert_array_equal(joined[name][column], values, err_msg=f"{name} {column}")
     assert [part.event_number.tolist() for part in file.events(start=1, stop=9)] == [[8, 12]]
-
-
-def test_columns_nobody_filled_are_left_out(tmp_path: Path) -> None:
-    content = Content()
-    content.members["SiTracks_Refitted"] |= {"chi2": [[0.0, 0.0], [], [0.0]], "ndf": [[0, 0], [], [0]]}
-    file = Edm4hepFile(write_frame(tmp_path / "events.root", content), CLD)
-    assert not {"chi2", "ndf"} & set(file.columns["track"])
-    assert not {"chi2", "ndf"} & set(next(file.events())["track"].columns)
-    assert any("does not fill track_chi2, track_ndf" in note for note in file.notes)
 
 
 def test_energy_loss_is_counted_in_minimum_ionising_particles(tmp_path: Path) -> None:
@@ -220,12 +186,6 @@ def test_energy_loss_is_counted_in_minimum_ionising_particles(tmp_path: Path) ->
     tracks = CLD.tracks.model_copy(update={"dedx_collection": "Loss", "mip_dedx": 1e-6})
     found = next(Edm4hepFile(path, CLD.model_copy(update={"tracks": tracks})).events())
     np.testing.assert_allclose(found["track"]["dedx"], [2.0, 3.0, 1.0], rtol=1e-6)
-
-
-def test_event_numbers_that_do_not_rise_are_replaced_by_places(tmp_path: Path) -> None:
-    content = Content()
-    content.members["EventHeader"]["eventNumber"] = [[5], [5], [5]]
-    assert read(write_frame(tmp_path / "events.root", content)).event_number.tolist() == [0, 1, 2]
 
 
 def test_numbers_of_collections_are_those_of_podio() -> None:
@@ -259,22 +219,6 @@ def test_numbers_of_collections_are_those_that_the_file_tells(
             np.testing.assert_array_equal(found[name][column], part[column], err_msg=f"{name} {column}")
 
 
-def test_profiles() -> None:
-    assert profile_names() == ["cld", "clic", "fcc_delphes"]
-    assert {load_profile(name).field for name in profile_names()} == {2.0, 4.0}
-    with pytest.raises(UsageError, match="did you mean 'clic'"):
-        load_profile("click")
-
-
-def test_a_profile_of_ones_own(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text('name = "mine"\ndescription = "d"\ndetector = "mine"\nfield = 3\nface_radius = 1\nface_z = 1\n')
-    assert load_profile(mine).required == ()
-    mine.write_text('name = "mine"\nfeild = 3.0\n')
-    with pytest.raises(SettingsError, match="did you mean 'field'"):
-        load_profile(str(mine))
-
-
 class TestTheProfileThatFits:
     """Nobody has to name it where the file tells."""
 
@@ -305,3 +249,39 @@ class TestTheProfileThatFits:
         lacks = r"cld lacks PandoraClusters; clic lacks PandoraClusters; fcc_delphes lacks EFlowTrack, EFlowPhoton, "
         with pytest.raises(InputFileError, match=f"no profile fits .*events.root: {lacks}.*--profile FILE.toml"):
             open_edm4hep(path)
+
+
+def test_what_a_file_does_not_fill_is_made_up_for_or_left_out(tmp_path: Path) -> None:
+    content = Content()
+    content.members["SiTracks_Refitted"] |= {"chi2": [[0.0, 0.0], [], [0.0]], "ndf": [[0, 0], [], [0]]}
+    content.members["EventHeader"]["eventNumber"] = [[5], [5], [5]]
+    # Classes by charge and mass.
+    content.members["PandoraPFOs"] |= {"PDG": [[0, 0, 0], [], [0]], "charge": [[1, -1, 0], [], [0]]}
+    content.members["PandoraPFOs"]["mass"] = [[0.1396, 0.0005, 0.0], [], [0.4976]]
+    hits = references(["ECALBarrel"] * 2 + ["HCALBarrel", "MUON"] + ["Elsewhere"] * 2, [[0, 1, 0, 0, 2, 3], [], []])
+    content.vectors["PandoraClusters"]["hits"] = hits
+    file = Edm4hepFile(write_frame(tmp_path / "events.root", content), CLD)
+    found = next(file.events())
+    assert not {"chi2", "ndf"} & {*file.columns["track"], *found["track"].columns}
+    assert any("does not fill track_chi2, track_ndf" in note for note in file.notes)
+    assert found.event_number.tolist() == [0, 1, 2]  # numbers that do not rise are places
+    assert found["candidate"]["label"].tolist() == [1, 4, 3, 2]
+    # A cluster whose hits were dropped counts as one hit at its place.
+    assert found["cluster"]["num_hits"].tolist() == [4, 0]
+    assert found["cluster"]["energy"].tolist() == [6.25, 1.0]
+    assert found["cluster"]["y"][1] == pytest.approx(2170.0)
+
+
+def test_profiles(tmp_path: Path) -> None:
+    assert profile_names() == ["cld", "clic", "fcc_delphes"]
+    with pytest.raises(UsageError, match="did you mean 'clic'"):
+        load_profile("click")
+    mine = tmp_path / "mine.toml"
+    mine.write_text('name = "mine"\ndescription = "d"\ndetector = "mine"\nfield = 3\nface_radius = 1\nface_z = 1\n')
+    assert load_profile(mine).required == ()
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "edm4hep.md"
+    mine.write_text(page.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0])
+    assert load_profile(mine).required == ("MarlinTrkTracks", "PandoraClusters")
+    mine.write_text('name = "mine"\nfeild = 3.0\n')
+    with pytest.raises(SettingsError, match="did you mean 'field'"):
+        load_profile(str(mine))

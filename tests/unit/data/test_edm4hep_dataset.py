@@ -119,6 +119,5 @@ def test_the_command_makes_a_dataset_that_the_others_read(tmp_path: Path, comman
     assert f"next: ringflow evaluate {out} --out report" in checked.stderr
     evaluated = command("evaluate", out, "--reconstructions", "candidate", "--json")
     assert json.loads(evaluated.stdout)["samples"]["events"]["truth"] is True
-    assert command("display", out, "--phoenix", tmp_path / "event.json").code == 0
     hepmc = command("convert", tmp_path / "events.hepmc3", "--out", out)
     assert f"ringflow simulate --hepmc {tmp_path / 'events.hepmc3'} --out data/events" in hepmc.stderr
