@@ -25,27 +25,27 @@ MOST_EDGES = 3000
 _Count = pydantic.NonNegativeInt
 
 
-class _Part(pydantic.BaseModel):
+class _LinkPart(pydantic.BaseModel):
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
-class _Link(_Part):
+class _Link(_LinkPart):
     reconstruction: str
     candidate: _Count
     elements: tuple[tuple[_Count, float], ...]
 
 
-class _Layer(_Part):
+class _Layer(_LinkPart):
     layer: _Count
     edges: tuple[tuple[_Count, _Count, float], ...]
 
 
-class _Model(_Part):
+class _Model(_LinkPart):
     file: str
     sha256: str
 
 
-class EventLinks(_Part):
+class EventLinks(_LinkPart):
     """What a file says about one event."""
 
     index: _Count
@@ -80,7 +80,7 @@ class EventLinks(_Part):
             )
 
 
-class LinkFile(_Part):
+class LinkFile(_LinkPart):
     """All of a file."""
 
     source: str

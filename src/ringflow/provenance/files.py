@@ -25,7 +25,7 @@ _SKIPPED = frozenset({"packed", "checkpoints", "tensorboard", "cache", "node_mod
 _MODEL_KEY = "ringflow_model"
 
 
-class Places:
+class SearchedFolders:
     """Folders to look through, once, when something is looked for."""
 
     def __init__(self, folders: Iterable[Path]) -> None:

@@ -44,7 +44,7 @@ _SHOWN_PACKAGES = ("torch", "numpy", "pythia8mc")
 _SHOWN_SETTINGS = ("data", "seed", "model.backbone", "model.width", "model.layers", "length.events")
 
 
-class Source(NamedTuple):
+class Edge(NamedTuple):
     """What something was made of, and how: `reconstructed with`, `trained on`, `part of` ..."""
 
     how: str
@@ -64,7 +64,7 @@ class Node:
     sha256: str | None = None
     #: What people should know about its state.
     note: str = ""
-    sources: list[Source] = field(default_factory=list)
+    sources: list[Edge] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -74,7 +74,7 @@ class Node:
 
     def came_from(self, how: str, node: Node) -> None:
         """Add what it was made of."""
-        self.sources.append(Source(how, node))
+        self.sources.append(Edge(how, node))
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -25,7 +25,7 @@ from ringflow.event.block import Collection
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.infer import shipped
 from ringflow.infer.shipped import MODEL_FILE
-from ringflow.provenance.files import Places, json_file, model_header, onnx_header, sha256_of, weights_hash
+from ringflow.provenance.files import SearchedFolders, json_file, model_header, onnx_header, sha256_of, weights_hash
 from ringflow.provenance.graph import Kind, Node, State
 from ringflow.train.runs import RUN_FILE
 
@@ -48,8 +48,8 @@ def trace(path: Path, particle: str | None = None, *, search: Sequence[Path] = (
     """What a file or folder came from; `search` are further folders to look through for what it was made of."""
     if not path.exists():
         raise InputFileError(f"nothing at {path}; {_NOT_OURS}")
-    asked = Asked.parse(particle) if particle is not None else None
-    places = Places([*search, path.absolute().parent, Path.cwd(), shipped.MODEL.parent])
+    asked = AskedParticle.parse(particle) if particle is not None else None
+    places = SearchedFolders([*search, path.absolute().parent, Path.cwd(), shipped.MODEL.parent])
     return _Trace(places, thorough).of(path, asked)
 
 
@@ -59,7 +59,7 @@ def kind_of(folder: Path) -> Kind | None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedParticle:
     """An event, or one of its particles."""
 
     event: int
@@ -69,7 +69,7 @@ class Asked:
         return f"event {self.event}" if self.index is None else f"particle {self.index} of event {self.event}"
 
     @classmethod
-    def parse(cls, text: str) -> Asked:
+    def parse(cls, text: str) -> AskedParticle:
         """`EVENT` or `EVENT:INDEX`."""
         event, colon, index = text.partition(":")
         try:
@@ -93,12 +93,12 @@ class Asked:
 class _Trace:
     """Makes nodes; a dataset is looked at once."""
 
-    def __init__(self, places: Places, thorough: bool) -> None:
+    def __init__(self, places: SearchedFolders, thorough: bool) -> None:
         self._places, self._thorough = places, thorough
         self._datasets: dict[tuple[Path, int | None], Node] = {}
         self._missed: list[Node] = []
 
-    def of(self, path: Path, asked: Asked | None) -> Node:
+    def of(self, path: Path, asked: AskedParticle | None) -> Node:
         """The node of a path, or of a particle in it."""
         folder = path if path.is_dir() else path.parent
         kind = kind_of(folder)
@@ -124,7 +124,7 @@ class _Trace:
 
     # Candidates and particles
 
-    def _candidates(self, path: Path, asked: Asked | None) -> Node:
+    def _candidates(self, path: Path, asked: AskedParticle | None) -> Node:
         in_root, event = path.suffix == ".root", asked.event if asked else None
         record = _root_record(path) if in_root else CandidateFile(path).record
         node = Node("candidates", path.name, "given", path=path, sha256=sha256_of(path))
@@ -151,7 +151,7 @@ class _Trace:
         particle.came_from("part of", node)
         return particle
 
-    def _in_dataset(self, folder: Path, asked: Asked | None, file: str | None) -> Node:
+    def _in_dataset(self, folder: Path, asked: AskedParticle | None, file: str | None) -> Node:
         if asked is None:
             return self._shard(folder, file=file) if file else self._dataset(folder)
         shard = self._shard(folder, event=asked.event)
@@ -448,7 +448,7 @@ def _root_record(path: Path) -> dict[str, Any] | None:
     return read_record(path)
 
 
-def _root_particles(path: Path, asked: Asked) -> Collection:
+def _root_particles(path: Path, asked: AskedParticle) -> Collection:
     """The reconstructed particles of an event in an EDM4hep file of ours."""
     import uproot
 

@@ -37,16 +37,10 @@ def test_a_record_has_no_host_and_no_folder(tmp_path: Path) -> None:
     assert not platform.node() or f'"{platform.node()}"' not in text
 
 
-def test_inputs_are_hashed(tmp_path: Path) -> None:
+def test_inputs_are_hashed_and_a_missing_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(b"abc")
-    assert provenance.describe_input(tmp_path / "input") == {
-        "file": "input",
-        "bytes": 3,
-        "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-    }
-
-
-def test_a_missing_input_is_named(tmp_path: Path) -> None:
+    sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert provenance.describe_input(tmp_path / "input") == {"file": "input", "bytes": 3, "sha256": sha256}
     with pytest.raises(InputFileError, match="nothing-here"):
         provenance.describe_input(tmp_path / "nothing-here")
 
@@ -75,26 +69,19 @@ def git(folder: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-def test_an_installed_package_has_no_commit(checkout: Path) -> None:
-    assert provenance.code_version() is None
+def test_the_commit_of_a_checkout_and_whether_its_source_changed(checkout: Path) -> None:
+    def version() -> dict[str, object] | None:
+        provenance.code_version.cache_clear()
+        return provenance.code_version()
 
-
-def test_a_repository_without_a_commit_has_none(checkout: Path) -> None:
+    assert version() is None  # installed
     git(checkout, "init", "--quiet")
-    assert provenance.code_version() is None
-
-
-def test_a_checkout_has_a_commit_and_may_be_dirty(checkout: Path) -> None:
-    git(checkout, "init", "--quiet")
+    assert version() is None  # nothing committed
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "-m", "first")
     commit = git(checkout, "rev-parse", "HEAD")
-    assert provenance.code_version() == {"commit": commit, "dirty": False}
-
+    assert version() == {"commit": commit, "dirty": False}
     (checkout / "notes").touch()  # not code
-    provenance.code_version.cache_clear()
-    assert provenance.code_version() == {"commit": commit, "dirty": False}
-
+    assert version() == {"commit": commit, "dirty": False}
     (checkout / "src" / "new.py").touch()
-    provenance.code_version.cache_clear()
-    assert provenance.code_version() == {"commit": commit, "dirty": True}
+    assert version() == {"commit": commit, "dirty": True}

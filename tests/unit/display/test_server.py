@@ -136,8 +136,9 @@ def test_it_listens_on_this_machine_only_and_says_if_it_cannot(port: int) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_well(shown: Path, number: signal.Signals) -> None:
-    words = ["display", shown, "--no-open"]
+def test_a_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "event.json").write_text('{"a": {"CaloClusters": {"EM": [{"energy": 4.0, "eta": 0.0, "phi": 1.5}]}}}')
+    words = ["display", tmp_path / "event.json", "--no-open"]
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from ringflow.cli import main; main()"
     begun = [sys.executable, "-c", code, *map(str, words), "--json"]  # ignoring Ctrl-C, as in the background of a shell
     with subprocess.Popen(begun, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
