@@ -42,7 +42,7 @@ from ringflow.train.device import (
     peak_memory,
     synchronize,
 )
-from ringflow.train.parallel import Places
+from ringflow.train.parallel import MeshPlace
 from ringflow.train.profile import Traffic
 from ringflow.train.settings import ComputeSettings, SourceSettings, TrainSettings
 from ringflow.train.step import TrainingStep
@@ -305,7 +305,7 @@ def _world_steps(
     world.all_reduce([0.0])
     elapsed = time.perf_counter() - start
     told = world.all_gather((ready, trainee.events, traffic.sent or 0))
-    events = sum(found for _, found, _ in told[:: trainee.places.parts]) // (len(warm) + steps)
+    events = sum(found for _, found, _ in told[:: trainee.place.parts]) // (len(warm) + steps)
     return {
         "workers": world.size,
         "apart": apart,
@@ -329,7 +329,7 @@ class _Trainee:
 
     def __init__(self, settings: TrainSettings, num_elements: int, device: torch.device, world: World) -> None:
         compute = settings.compute
-        self.places = Places.of(world.rank, world.size, compute.strategy, compute.parts)
+        self.place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
         self._world, self.events, self._steps = world, 0, 0
         torch.manual_seed(settings.seed)
         chunk = random_chunk(num_elements, _TEAM_CHUNK_BATCHES * (compute.batch_elements // num_elements)).to(device)
@@ -339,7 +339,7 @@ class _Trainee:
         self._step = TrainingStep(model, settings, device, world)
         # The parts of a copy share its batches: as many as they are.
         endless = settings.model_copy(update={"source": settings.source.model_copy(update={"reuse": 1_000_000})})
-        self._feeds = [_feed(endless, chunk, device, lane) for lane in self.places.lanes(world.size)]
+        self._feeds = [_feed(endless, chunk, device, lane) for lane in self.place.lanes(world.size)]
 
     def timed_step(self) -> float:
         """Take a step as the trainer does, with what processes tell each other in it; its seconds."""

@@ -125,14 +125,15 @@ def _fill(sizes: NDArray[np.int64], budget: int) -> list[int]:
 
 
 class Turn:
-    """One pass through a chunk, in the order of a plan; with a `shape`, all batches are filled up to it."""
+    """One pass through a chunk, in the order of a plan. On an accelerator all batches are filled up to one `shape`; all that
+    needs numbers on the host is worked out before the first batch."""
 
     def __init__(
         self, chunk: ElementBatch, plan: Sequence[Tensor], counts: Tensor, budget: int, seed: tuple[int, ...]
     ) -> None:
         self._chunk, self._plan, self._counts, self._budget, self._seed = chunk, plan, counts, budget, seed
         self._totals = [int(counts[events].sum()) for events in plan]
-        self._fixed: _FilledRows | None = None
+        self._shape: FixedShape | None = None
 
     def __len__(self) -> int:
         return len(self._plan)
@@ -142,69 +143,45 @@ class Turn:
         longest = max(_LEAST_BOUND, 1 << (int(self._counts.max()) - 1).bit_length())
         if shape is not None:
             longest = max(longest, shape.longest)
+        plan, totals, counts, device = self._plan, self._totals, self._counts, self._chunk.kind_N.device
         needed = max(
-            len(events) + -(-(self._budget - total) // longest)
-            for events, total in zip(self._plan, self._totals, strict=True)
+            len(events) + -(-(self._budget - total) // longest) for events, total in zip(plan, totals, strict=True)
         )
         if shape is None or shape.slots < needed or shape.longest < longest:
             shape = FixedShape(-(-int(_SPARE * needed) // _SLOTS) * _SLOTS, longest)
-        self._fixed = _FilledRows(self._chunk, self._plan, self._counts, self._totals, self._budget, shape)
+        events = torch.cat(list(plan))
+        ends = counts[events].cumsum(0)
+        first_B = self._chunk.offsets_B[events.to(device)] - (ends - counts[events]).to(device)
+        rows = torch.repeat_interleave(first_B, counts[events].to(device), output_size=sum(totals))
+        self._rows = torch.split(rows + torch.arange(sum(totals), device=device), totals)
+        offsets = torch.full((len(plan), shape.slots + 1), self._budget)
+        for line, chosen, total in zip(offsets, plan, totals, strict=True):
+            line[0] = 0
+            line[1 : len(chosen) + 1] = counts[chosen].cumsum(0)
+            # What fills the batch is cut into events that keep to the bound, too.
+            fill = torch.arange(total, self._budget, shape.longest)[1:]
+            line[len(chosen) + 1 : len(chosen) + 1 + len(fill)] = fill
+        self._offsets, self._shape = offsets.to(device), shape
         return shape
 
     def batch(self, position: DataPosition) -> TrainingBatch:
         """The batch at a position of this turn."""
         number = position.batch
         events, total = self._plan[number], self._totals[number]
-        if self._fixed is None:
-            elements = self._chunk.take(events)
-            layout = Layout.of(elements)
-        else:
-            elements = self._fixed.elements(number)
-            layout = Layout.of(elements, self._fixed.shape.longest)
+        elements = self._chunk.take(events) if self._shape is None else self._filled(number)
+        layout = Layout.of(elements) if self._shape is None else Layout.of(elements, self._shape.longest)
         return TrainingBatch(elements, layout, position, len(events), total, mixed_seed(*self._seed, *position))
 
-
-class _FilledRows:
-    """Rows of the batches of a turn; all that needs numbers on the host is worked out before the first batch."""
-
-    def __init__(
-        self,
-        chunk: ElementBatch,
-        plan: Sequence[Tensor],
-        counts: Tensor,
-        totals: Sequence[int],
-        budget: int,
-        shape: FixedShape,
-    ) -> None:
-        device = chunk.kind_N.device
-        self.shape, self._chunk, self._budget, self._totals = shape, chunk, budget, totals
-        events = torch.cat(list(plan))
-        ends = counts[events].cumsum(0)
-        first_B = chunk.offsets_B[events.to(device)] - (ends - counts[events]).to(device)
-        rows = torch.repeat_interleave(first_B, counts[events].to(device), output_size=sum(totals))
-        self._rows = rows + torch.arange(sum(totals), device=device)
-        self._first = np.cumsum([0, *totals]).tolist()
-        offsets = torch.full((len(plan), shape.slots + 1), budget)
-        for line, chosen, total in zip(offsets, plan, totals, strict=True):
-            line[0] = 0
-            line[1 : len(chosen) + 1] = counts[chosen].cumsum(0)
-            # What fills the batch is cut into events that keep to the bound, too.
-            fill = torch.arange(total, budget, shape.longest)[1:]
-            line[len(chosen) + 1 : len(chosen) + 1 + len(fill)] = fill
-        self._offsets = offsets.to(device)
-
-    def elements(self, number: int) -> ElementBatch:
-        """One batch, without a word to the host."""
-        total = self._totals[number]
-        rows = pad(self._rows[self._first[number] : self._first[number] + total], (0, self._budget - total))
+    def _filled(self, number: int) -> ElementBatch:
+        """The elements of a batch, without a word to the host."""
+        total, targets = self._totals[number], self._chunk.targets
+        assert targets is not None, "a chunk for training has targets"
+        rows = pad(self._rows[number], (0, self._budget - total))
         names = [field.name for field in fields(ElementBatch) if field.name not in ("offsets_B", "targets")]
         chosen = {name: getattr(self._chunk, name).index_select(0, rows) for name in names}
-        assert self._chunk.targets is not None, "a chunk for training has targets"
-        targets = ElementTargets(
-            *(getattr(self._chunk.targets, field.name).index_select(0, rows) for field in fields(ElementTargets))
-        )
-        targets.label_N[total:] = PADDING
-        return ElementBatch(**chosen, offsets_B=self._offsets[number], targets=targets)
+        aims = ElementTargets(*(getattr(targets, aim.name).index_select(0, rows) for aim in fields(ElementTargets)))
+        aims.label_N[total:] = PADDING
+        return ElementBatch(**chosen, offsets_B=self._offsets[number], targets=aims)
 
 
 def mixed_seed(*numbers: int) -> int:

@@ -7,27 +7,39 @@ on: the `valid` split of datasets, or a stream of simulated events with a seed o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ringflow.base.errors import UsageError
-from ringflow.data.chunks import DatasetChunks, Lane, describe, require_learnable, training_columns
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.log import progress
+from ringflow.data.chunks import (
+    ALL,
+    Ahead,
+    DatasetChunks,
+    Lane,
+    describe,
+    from_tensors,
+    require_learnable,
+    training_columns,
+)
 from ringflow.data.manifest import manifest_hash
 from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth
-from ringflow.elements.batch import ElementBatch, from_block, join
+from ringflow.elements.batch import ElementBatch, build, from_block, join, target_collection
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.sim.detector import Detector
-from ringflow.sim.generator import sample
+from ringflow.sim.generator import GeneratedEvents, block_seed, sample
 from ringflow.sim.geometry import load_detector
+from ringflow.train import collisions
 from ringflow.train.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
 from ringflow.train.settings import TrainSettings
-from ringflow.train.simulated_chunks import SimulatedChunks, validation_blocks
 
 SIMULATED = "sim:"
 _VALIDATION_BLOCK = 50
@@ -45,11 +57,6 @@ class TrainingData:
     #: For the card of the model.
     description: list[dict[str, Any]]
 
-    def close(self) -> None:
-        """Let go of the sources."""
-        for source in self.sources.values():
-            source.close()
-
 
 @contextmanager
 def open_training_data(
@@ -57,23 +64,18 @@ def open_training_data(
 ) -> Iterator[TrainingData]:
     """The events of some lanes of a training, until the context is left; `folder` takes what a dataset that cannot be written
     to may not."""
-    if not settings.data.startswith(SIMULATED):
-        data = _from_datasets(settings, folder, lanes)
-        try:
-            yield data
-        finally:
-            data.close()
-        return
-    workers = start_workers(settings.source.workers)
-    try:
-        data = _simulated(settings, device, workers, lanes)
-        try:
-            yield data
-        finally:
-            workers.shutdown(cancel_futures=True)  # first, or the source would wait for all that was begun
-            data.close()
-    finally:
-        workers.shutdown(cancel_futures=True)
+    with ExitStack() as ending:
+        if settings.data.startswith(SIMULATED):
+            workers = start_workers(settings.source.workers)
+            ending.callback(workers.shutdown, cancel_futures=True)
+            data = _simulated(settings, device, workers, lanes)
+        else:
+            workers, data = None, _from_datasets(settings, folder, lanes)
+        for source in data.sources.values():
+            ending.callback(source.close)
+        if workers is not None:  # first of all, or the sources would wait for all that was begun
+            ending.callback(workers.shutdown, cancel_futures=True)
+        yield data
 
 
 def require_data(settings: TrainSettings) -> None:
@@ -191,3 +193,107 @@ def detector_name(detector: str) -> str:
 
 def _free_name(name: str, taken: dict[str, Any]) -> str:
     return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)
+
+
+class SimulatedChunks:
+    """Chunks of new events, all samples in equal shares. Lanes take the blocks of the streams in turn.
+
+    Worker processes make the collisions and run ahead by one chunk. On a CPU they also run the detector; an accelerator is
+    given the collisions in the background thread, and events never leave it.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        workers: ProcessPoolExecutor,
+        *,
+        calorimeter: str,
+        chunk_events: int,
+        detector: Detector | None,
+        lane: Lane = ALL,
+    ) -> None:
+        self._streams, self._workers, self._lane = tuple(streams), workers, lane
+        self._calorimeter, self._detector = calorimeter, detector
+        size = sum(stream.block_events for stream in streams)
+        self._blocks = max(-(-chunk_events // (size * lane.of)), 1)  # of every sample
+        self._begun: dict[int, list[Future[Any]]] = {}
+        self._ahead = Ahead(self._make)
+
+    def chunk(self, index: int) -> ElementBatch:
+        """Elements with targets."""
+        return self._ahead.chunk(index)
+
+    def prefetch(self, index: int) -> None:
+        """Begin to make a chunk."""
+        self._ahead.prefetch(index)
+
+    def close(self) -> None:
+        """Drop what was begun; whoever started the workers ends them, first."""
+        self._ahead.close()
+
+    def _make(self, index: int) -> ElementBatch:
+        futures = self._begun.pop(index, None) or self._begin(index)
+        self._begun = {index + 1: self._begin(index + 1)}
+        with _worker_errors():
+            parts = [
+                self._finish(task, future.result()) for task, future in zip(self._tasks(index), futures, strict=True)
+            ]
+        return join(parts)
+
+    def _tasks(self, index: int) -> list[tuple[Stream, int]]:
+        numbers = range(index * self._blocks, (index + 1) * self._blocks)
+        shared = [number * self._lane.of + self._lane.number for number in numbers]
+        return [(stream, number) for number in shared for stream in self._streams]
+
+    def _begin(self, index: int) -> list[Future[Any]]:
+        work: Callable[..., Any] = collisions.generate
+        if self._detector is None:
+            work = partial(collisions.elements, calorimeter=self._calorimeter)
+        return [self._workers.submit(work, stream, number) for stream, number in self._tasks(index)]
+
+    def _finish(self, task: tuple[Stream, int], made: Any) -> ElementBatch:
+        if self._detector is None:
+            return from_tensors({name: torch.from_numpy(column) for name, column in made.items()})
+        stream, number = task
+        return measured_elements(self._detector, made, block_seed(stream.seed, number), self._calorimeter)
+
+
+def measured_elements(detector: Detector, events: GeneratedEvents, seed: int, calorimeter: str) -> ElementBatch:
+    """Collisions through the detector to elements with targets, without leaving the detector's device."""
+    simulated = detector.simulate(events, seed).collections
+    names = ("track", calorimeter, target_collection(calorimeter))
+    counts = {name: torch.bincount(simulated[name].event, minlength=len(events)) for name in names}
+    return build({name: simulated[name].columns for name in names}, counts, calorimeter, with_targets=True)
+
+
+def validation_blocks(
+    streams: Sequence[Stream], events: int, workers: ProcessPoolExecutor, calorimeter: str
+) -> dict[str, EventBlock]:
+    """`events` events of every stream with what an evaluation needs."""
+    kept = ("track", "cluster", "target", "particle", *(("hit", "hit_target") if calorimeter == "hit" else ()))
+    futures = {
+        stream.sample: [
+            workers.submit(collisions.simulate, stream, index) for index in range(-(-events // stream.block_events))
+        ]
+        for stream in streams
+    }
+    blocks = {}
+    with progress(events * len(streams), "simulating validation events") as advance, _worker_errors():
+        for name, parts in futures.items():
+            made = []
+            for future in parts:
+                block = future.result()
+                made.append(EventBlock(block.event_number, {part: block[part] for part in kept}))
+                advance(len(block))
+            blocks[name] = concatenate(made).take(0, events)
+    return blocks
+
+
+@contextmanager
+def _worker_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool:
+        raise FailureError(
+            "a process that simulates ended unexpectedly, perhaps for want of memory; use fewer source.workers"
+        ) from None

@@ -41,7 +41,9 @@ class Monitor:
         self._window: list[Record] = []
         self._line_events, self._line_seconds = state.events, state.step_seconds
         self._start: tuple[int, float] | None = None
-        self._show: Progress = Bar(total_events, state.events) if interactive() else SparseLines(total_events)
+        self._show: TerminalProgress | SparseLines = (
+            TerminalProgress(total_events, state.events) if interactive() else SparseLines(total_events)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +198,7 @@ class SparseLines:
         """Nothing is left to do."""
 
 
-class Bar:
+class TerminalProgress:
     """Progress as a bar, for a terminal."""
 
     SECONDS_BETWEEN_UPDATES = 0.2
@@ -224,6 +226,3 @@ class Bar:
     def close(self) -> None:
         """Leave the bar as it is."""
         self._bar.stop()
-
-
-Progress = Bar | SparseLines

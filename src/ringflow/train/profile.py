@@ -20,10 +20,10 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ringflow.base.errors import StoppedError
 from ringflow.base.log import say
-from ringflow.base.rundir import write_errors
+from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.train.device import is_accelerator, synchronize
 from ringflow.train.world import World
 
@@ -52,13 +52,14 @@ WARMUP_STEPS = 5
 #: Steps in a trace: more make it slow to look at. Steps between two times of handing in. Meetings per look at the clocks.
 _TRACED, _STEPS_HELD, _MEETINGS = 200, 50, 8
 #: Names of colours that viewers of the trace format know.
-_COLORS = dict(
-    zip(
-        PHASES,
-        ("thread_state_iowait", "thread_state_running", "thread_state_runnable", "rail_load", "rail_animation", "grey"),
-        strict=True,
-    )
-)
+_COLORS = {
+    "data": "thread_state_iowait",
+    "forward": "thread_state_running",
+    "backward": "thread_state_runnable",
+    "communication": "rail_load",
+    "optimizer": "rail_animation",
+    "idle": "grey",
+}
 
 
 class Phases:
@@ -380,11 +381,12 @@ def _hidden(buckets: Sequence[Bucket], complete: Sequence[int]) -> int:
 
 
 class ProfileWriter(AbstractContextManager["ProfileWriter"]):
-    """Writes the table and the trace of a profile while the training goes on; begun anew with the first step."""
+    """Writes the table of a profile while the training goes on, and its trace in the end; begun anew with the first step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.began, self.clock_error = folder, False, 0
-        self._open, self._zero, self._steps = ExitStack(), 0, 0
+        self._zero, self._steps = 0, 0
+        self._trace: list[dict[str, Any]] = []
 
     def add(
         self, circumstances: Circumstances, meetings: Sequence[Meetings], by_rank: Sequence[Sequence[StepRecord]]
@@ -396,51 +398,31 @@ class ProfileWriter(AbstractContextManager["ProfileWriter"]):
         with write_errors(self.folder):
             if not self.began:
                 self._begin(circumstances.processes, min(steps[0].start for steps in shifted))
-            for records in zip(*shifted, strict=True):
-                step = split(records)
-                self._table.writerows(_line(rank, done, self._zero) for rank, done in enumerate(step))
-                if WARMUP_STEPS <= self._steps < WARMUP_STEPS + _TRACED:
-                    self._write_events(
-                        [event for rank, done in enumerate(step) for event in _events(rank, done, self._zero)]
-                    )
-                self._steps += 1
-            self._csv.flush()
-            self._trace.flush()
+            with (self.folder / STEPS_FILE).open("a", encoding="utf-8", newline="") as file:
+                lines = csv.writer(file, lineterminator="\n")
+                for records in zip(*shifted, strict=True):
+                    for rank, done in enumerate(split(records)):
+                        lines.writerow(_line(rank, done, self._zero))
+                        if WARMUP_STEPS <= self._steps < WARMUP_STEPS + _TRACED:
+                            self._trace += _events(rank, done, self._zero)
+                    self._steps += 1
 
     def __exit__(self, *error: object) -> None:
-        with write_errors(self.folder):
-            if self.began:
-                self._trace.write("\n]\n")
-            self._open.close()
+        if self.began:
+            write_atomic(self.folder / TRACE_FILE, json.dumps(self._trace, separators=(",", ":")) + "\n")
 
     def _begin(self, processes: int, zero: int) -> None:
         if self.folder.exists():
             shutil.rmtree(self.folder)
         self.folder.mkdir()
+        (self.folder / STEPS_FILE).write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
         self.began, self._zero = True, zero
-        self._csv = self._file(STEPS_FILE)
-        self._table = csv.writer(self._csv, lineterminator="\n")
-        self._table.writerow(COLUMNS)
-        self._trace = self._file(TRACE_FILE)
-        self._trace.write("[")  # the format allows the last bracket to be missing, should a training be killed
-        self._separator = "\n"
         for rank in range(processes):
-            names = {
-                "process_name": {"name": f"rank {rank} of {processes}"},
-                "process_sort_index": {"sort_index": rank},
-            }
-            self._write_events([_event("M", what, rank, 0, args=values) for what, values in names.items()])
-            for row, name in enumerate(("steps", "phases", "buckets"), start=1):
-                self._write_events([_event("M", "thread_name", rank, row, args={"name": name})])
-                self._write_events([_event("M", "thread_sort_index", rank, row, args={"sort_index": row})])
-
-    def _file(self, name: str) -> TextIO:
-        return self._open.enter_context((self.folder / name).open("w", encoding="utf-8", newline=""))
-
-    def _write_events(self, events: Sequence[dict[str, Any]]) -> None:
-        for event in events:
-            self._trace.write(self._separator + json.dumps(event, separators=(",", ":")))
-            self._separator = ",\n"
+            rows = {0: ("process", f"rank {rank} of {processes}", rank)}
+            rows |= {row: ("thread", name, row) for row, name in enumerate(("steps", "phases", "buckets"), start=1)}
+            for row, (kind, name, place) in rows.items():
+                self._trace.append(_event("M", f"{kind}_name", rank, row, args={"name": name}))
+                self._trace.append(_event("M", f"{kind}_sort_index", rank, row, args={"sort_index": place}))
 
 
 def _line(rank: int, done: RankStep, zero: int) -> list[object]:
@@ -479,12 +461,8 @@ def _event(kind: str, name: str, rank: int, row: int, **more: Any) -> dict[str, 
 class Bytes(NamedTuple):
     """What went out and what came in."""
 
-    sent: int = 0
-    received: int = 0
-
-    def plus(self, *others: Bytes) -> Bytes:
-        """The sum."""
-        return Bytes(*map(sum, zip(self, *others, strict=True)))
+    sent: int
+    received: int
 
 
 class Traffic:
@@ -498,19 +476,20 @@ class Traffic:
     def __init__(self) -> None:
         #: Why nothing can be counted; empty where it can.
         self.reason = _why_uncounted()
-        self._gone = Bytes()
-        self._open = {} if self.reason else _connections()
-        self._before = Bytes().plus(*self._open.values())
+        self._counts = {} if self.reason else _connections()
+        self._before = self._total()
 
     def look(self) -> Bytes | None:
         """Bytes so far, or None where the kernel does not tell."""
         if self.reason:
             return None
-        now = _connections()
-        self._gone = self._gone.plus(*(count for name, count in self._open.items() if name not in now))
-        self._open = now
-        total = self._gone.plus(*now.values())
+        self._counts |= _connections()
+        total = self._total()
         return Bytes(total.sent - self._before.sent, total.received - self._before.received)
+
+    def _total(self) -> Bytes:
+        counts = self._counts.values()
+        return Bytes(sum(count.sent for count in counts), sum(count.received for count in counts))
 
     @property
     def sent(self) -> int | None:
@@ -523,7 +502,6 @@ class Traffic:
         return None if (now := self.look()) is None else now.received
 
 
-_SOCKETS = "/proc/self/fd"
 #: Where in `struct tcp_info` of Linux the counts are: bytes received (Linux 4.1), bytes sent and sent again (4.19).
 _RECEIVED_AT, _SENT_AT, _INFO_LENGTH = 128, 200, 216
 
@@ -531,39 +509,33 @@ _RECEIVED_AT, _SENT_AT, _INFO_LENGTH = 128, 200, 216
 def _why_uncounted() -> str:
     if not sys.platform.startswith("linux"):
         return f"{sys.platform} does not count the bytes of a socket"
-    if not os.path.isdir(_SOCKETS):
-        return f"{_SOCKETS} is not there"
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         return "" if _counts(probe) is not None else "this kernel does not count the bytes of a socket"
 
 
 def _connections() -> dict[str, Bytes]:
-    """What every TCP socket of this process carried so far, by the name of the socket."""
+    """What every TCP socket of this process carried so far, by the name of the socket, which is never used again."""
     found = {}
-    for number in os.listdir(_SOCKETS):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            name = os.readlink(f"{_SOCKETS}/{number}")
-            if not name.startswith("socket:"):
-                continue
-            borrowed = socket.socket(fileno=int(number))
+            name = os.readlink(link)
+            borrowed = socket.socket(fileno=int(link.name)) if name.startswith("socket:") else None
         except OSError:  # closed meanwhile
             continue
+        if borrowed is None:
+            continue
         try:
-            counts = _counts(borrowed)
+            if (counts := _counts(borrowed)) is not None:
+                found[name] = counts  # several descriptors may lead to one socket
         finally:
             borrowed.detach()  # it belongs to somebody else
-        if counts is not None:
-            found[name] = counts  # several descriptors may lead to one socket
     return found
 
 
 def _counts(connection: socket.socket) -> Bytes | None:
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return None
-    try:
-        information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_LENGTH)
-    except OSError:
-        return None
+    information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_LENGTH)
     if len(information) < _INFO_LENGTH:
         return None
     (received,) = struct.unpack_from("=Q", information, _RECEIVED_AT)

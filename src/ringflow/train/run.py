@@ -36,7 +36,7 @@ from ringflow.train.data import (
     require_data,
 )
 from ringflow.train.device import choose_device, hardware
-from ringflow.train.parallel import Places, require_spreadable
+from ringflow.train.parallel import MeshPlace, require_spreadable
 from ringflow.train.profile import PROFILE_FOLDER, UNMEASURED, profiled
 from ringflow.train.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.train.settings import TrainSettings
@@ -71,8 +71,8 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
 
 def _train(settings: TrainSettings, out: Path, device: torch.device, world: World, pace: Pace | None) -> dict[str, Any]:
     compute, lanes = settings.compute, settings.source.lanes
-    places = Places.of(world.rank, world.size, compute.strategy, compute.parts)
-    own = world.lanes(lanes) if isinstance(world, asynchronous.MpiWorld) else places.lanes(lanes)
+    place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
+    own = world.lanes(lanes) if isinstance(world, asynchronous.MpiWorld) else place.lanes(lanes)
     with open_training_data(settings, device, out, own) as data:
         validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
         if validate is None and world.is_first:
@@ -105,7 +105,7 @@ def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) ->
         raise UsageError(
             f"profile=true measures the steps of sync=allreduce, and sync={settings.sync} has none; leave profile out"
         )
-    copies = Places.of(0, size, settings.compute.strategy, settings.compute.parts).copies
+    copies = MeshPlace.of(0, size, settings.compute.strategy, settings.compute.parts).copies
     if settings.sync != "allreduce":
         copies -= 1  # the master has no events
     settings = _in_lanes(settings, None if overwrite else out, copies)

@@ -172,7 +172,7 @@ class Trainer:
         with self._phases("data"):
             left = (settings.length.events - state.events) // self._lanes
             batches = [feed.next(left) for feed in self._feeds.values()]
-        counted = batches if self._step.spread.places.part == 0 else []  # the parts of a copy have the same batches
+        counted = batches if self._step.spread.place.part == 0 else []  # the parts of a copy have the same batches
         late = time.perf_counter() - self._checkpointed >= settings.length.checkpoint_seconds
         with self._phases("idle"):
             events, computed, real, checkpoint, stop = self._world.all_reduce(
@@ -207,7 +207,7 @@ class Trainer:
     def _checkpoint(self) -> None:
         state = self._state
         by_rank = self._world.all_gather([feed.position for feed in self._feeds.values()])
-        parts = self._step.spread.places.parts
+        parts = self._step.spread.place.parts
         state.positions = [position for positions in by_rank[::parts] for position in positions]
         state.shape = next(iter(self._feeds.values())).shape
         self.progress.checkpoint(snapshot(self._step))

@@ -41,53 +41,124 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
+@contextmanager
+def collective() -> Iterator[None]:
+    """Around what several processes do together: what torch raises there is another one that is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:160]
+        raise LostPeerError(
+            f"another process of this training ended ({reason}); start it again: it goes on from the last checkpoint"
+        ) from error
+
+
 class World:
-    """A process alone: it is the first of one, and every collective is its own."""
+    """The processes of a training as one of them sees them; without a device a process alone, which is the first of one."""
 
     rank, size = 0, 1
+
+    def __init__(self, device: torch.device | None = None, group: Any = None) -> None:
+        """`group` are those processes that torch has brought together that are meant, all unless given."""
+        if device is None:
+            return
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._device, self._group = device, group
+        # Numbers on the host travel apart, so that an accelerator need not be waited for. None is the group of all: held here,
+        # that one would outlive its end in the frames of an error, and abort the process.
+        self._host = dist.new_group(backend="gloo") if device.type != "cpu" and group is None else group
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes and speaks for all."""
         return self.rank == 0
 
+    @collective()
     def all_reduce(self, values: Sequence[float]) -> list[float]:
         """The sums, over all processes, of numbers on the host."""
-        return list(values)
+        if self.size == 1:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums, group=self._host)
+        return sums.tolist()
 
+    @collective()
     def all_reduce_(self, tensor: Tensor) -> None:
         """Put the sum over all processes in the place of a tensor on the device."""
+        if self.size > 1:
+            dist.all_reduce(tensor, group=self._group)
 
+    @collective()
     def broadcast(self, thing: T, source: int = 0) -> T:
         """What one process has."""
-        return thing
+        if self.size == 1:
+            return thing
+        carried = [thing if self.rank == source else None]
+        dist.broadcast_object_list(carried, group=self._host, group_src=source)
+        return carried[0]  # type: ignore[return-value]
 
+    @collective()
     def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
         """Put one process's tensor in the place of everybody's."""
+        if self.size > 1:
+            dist.broadcast(tensor, group=self._group, group_src=source)
 
+    @collective()
     def all_gather(self, thing: T) -> list[T]:
         """What every process has, by rank."""
-        return [thing]
+        if self.size == 1:
+            return [thing]
+        everybody: list[Any] = [None] * self.size
+        dist.all_gather_object(everybody, thing, group=self._host)
+        return everybody
 
+    @collective()
     def all_gather_(self, tensor: Tensor) -> list[Tensor]:
         """Everybody's tensor on the device, all of one shape, by rank."""
-        return [tensor]
+        if self.size == 1:
+            return [tensor]
+        everybody = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(everybody, tensor.contiguous(), group=self._group)
+        return everybody
 
+    @collective()
     def gather(self, thing: T) -> list[T]:
         """What every process has, by rank, in the first process; nothing elsewhere."""
-        return [thing]
+        if self.size == 1:
+            return [thing]
+        everybody: list[Any] = [None] * self.size if self.is_first else []
+        dist.gather_object(thing, everybody or None, group=self._host, group_dst=0)
+        return everybody
 
+    @collective()
     def send(self, tensor: Tensor, to: int) -> Callable[[], None]:
         """Begin to send a tensor; call what is returned to wait until it is there. It must stay as it is until then."""
-        raise AssertionError("a process alone has nobody to send to")
+        under_way = dist.isend(tensor, group=self._group, group_dst=to)
 
+        @collective()
+        def wait(sent: Tensor = tensor) -> None:  # which keeps the memory until it has left
+            under_way.wait()  # type: ignore[union-attr]
+
+        return wait
+
+    @collective()
     def receive_(self, tensor: Tensor, source: int) -> None:
         """Put what another process sends into a tensor."""
-        raise AssertionError("a process alone hears from nobody")
+        dist.recv(tensor, group=self._group, group_src=source)
 
+    @collective()
     def split(self, parts: int) -> tuple[World, World]:
         """Cut the world into groups of `parts` neighbours; this process's own, and that of all in its place."""
-        return ALONE, ALONE
+        neighbours = [list(range(first, first + parts)) for first in range(0, self.size, parts)]
+        return self._own_of(neighbours), self._own_of(list(map(list, zip(*neighbours, strict=True))))
+
+    def _own_of(self, rows: list[list[int]]) -> World:
+        """The group of the row that this process is in; all processes make all of them, in the same order."""
+        groups = [dist.new_group(row) if len(row) > 1 else None for row in rows]
+        own = next(group for group, row in zip(groups, rows, strict=True) if self.rank in row)
+        return ALONE if own is None else World(self._device, own)
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Let the first process do something; all get the result, or its error."""
@@ -120,94 +191,6 @@ class World:
                 raise error
 
 
-@contextmanager
-def collective() -> Iterator[None]:
-    """Around what several processes do together: what torch raises there is another one that is gone."""
-    try:
-        yield
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())[:160]
-        raise LostPeerError(
-            f"another process of this training ended ({reason}); start it again: it goes on from the last checkpoint"
-        ) from error
-
-
-class ProcessGroupWorld(World):
-    """One of several processes that torch has brought together; `group` are those meant, all unless given."""
-
-    def __init__(self, device: torch.device, group: Any = None) -> None:
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self._device, self._group = device, group
-        # Numbers on the host travel apart, so that an accelerator need not be waited for. None is the group of all: held here,
-        # that one would outlive its end in the frames of an error, and abort the process.
-        self._host = dist.new_group(backend="gloo") if device.type != "cpu" and group is None else group
-
-    @collective()
-    def all_reduce(self, values: Sequence[float]) -> list[float]:
-        sums = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(sums, group=self._host)
-        return sums.tolist()
-
-    @collective()
-    def all_reduce_(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor, group=self._group)
-
-    @collective()
-    def broadcast(self, thing: T, source: int = 0) -> T:
-        carried = [thing if self.rank == source else None]
-        dist.broadcast_object_list(carried, group=self._host, group_src=source)
-        return carried[0]  # type: ignore[return-value]
-
-    @collective()
-    def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
-        dist.broadcast(tensor, group=self._group, group_src=source)
-
-    @collective()
-    def all_gather(self, thing: T) -> list[T]:
-        everybody: list[Any] = [None] * self.size
-        dist.all_gather_object(everybody, thing, group=self._host)
-        return everybody
-
-    @collective()
-    def all_gather_(self, tensor: Tensor) -> list[Tensor]:
-        everybody = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather(everybody, tensor.contiguous(), group=self._group)
-        return everybody
-
-    @collective()
-    def gather(self, thing: T) -> list[T]:
-        everybody: list[Any] = [None] * self.size if self.is_first else []
-        dist.gather_object(thing, everybody or None, group=self._host, group_dst=0)
-        return everybody
-
-    @collective()
-    def send(self, tensor: Tensor, to: int) -> Callable[[], None]:
-        under_way = dist.isend(tensor, group=self._group, group_dst=to)
-
-        @collective()
-        def wait(sent: Tensor = tensor) -> None:  # which keeps the memory until it has left
-            under_way.wait()  # type: ignore[union-attr]
-
-        return wait
-
-    @collective()
-    def receive_(self, tensor: Tensor, source: int) -> None:
-        dist.recv(tensor, group=self._group, group_src=source)
-
-    @collective()
-    def split(self, parts: int) -> tuple[World, World]:
-        neighbours = [list(range(first, first + parts)) for first in range(0, self.size, parts)]
-        return self._own_of(neighbours), self._own_of(list(map(list, zip(*neighbours, strict=True))))
-
-    def _own_of(self, rows: list[list[int]]) -> World:
-        """The group of the row that this process is in; all processes make all of them, in the same order."""
-        groups = [dist.new_group(row) if len(row) > 1 else None for row in rows]
-        own = next(group for group, row in zip(groups, rows, strict=True) if self.rank in row)
-        return ALONE if own is None else ProcessGroupWorld(self._device, own)
-
-
 #: A process that knows of no others.
 ALONE = World()
 
@@ -229,7 +212,7 @@ def joined(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> Iterator[W
     with changed(os.environ, loopback_variables(host)):
         _meet(device, timedelta(seconds=timeout), host, int(os.environ["MASTER_PORT"]))
         try:
-            yield ProcessGroupWorld(device)
+            yield World(device)
         except RingflowError as error:
             # A network that outlives its group, in the frames of an error or in a cycle, aborts the process at its end.
             for one in (error, error.__cause__):

@@ -25,9 +25,9 @@ from ringflow.train.asynchronous import (
     Downpour,
     ElasticAveraging,
     Master,
-    Report,
     Stopwatch,
     Worker,
+    WorkerReport,
     mpi,
     pieces,
     rate_after,
@@ -285,9 +285,9 @@ class Steps:
         return None
 
 
-def report(version: int, batch: int, lane: int = 0, **more: Any) -> Report:
+def report(version: int, batch: int, lane: int = 0, **more: Any) -> WorkerReport:
     place = {lane: DataPosition(0, 0, batch)}
-    return Report(version, events=20, computed=100, real=90, positions=place, shape=None, values=VALUES, **more)
+    return WorkerReport(version, events=20, computed=100, real=90, positions=place, shape=None, values=VALUES, **more)
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def lead(
         progress.state.positions = [BEGINNING] * 2
         step, rule = make_step(settings), Steps(needs_states)
         row = torch.empty(step.model.num_parameters)
-        heard = scripted(*((who, what, row if isinstance(what, Report) else None) for who, what in script))
+        heard = scripted(*((who, what, row if isinstance(what, WorkerReport) else None) for who, what in script))
         master = Master(settings, progress, step, rule, StopRequest())
         stopped = master.run(heard, range(1, workers + 1))
         assert not heard.script

@@ -20,9 +20,8 @@ from ringflow.sim.detector import Detector
 from ringflow.sim.geometry import load_detector
 from ringflow.train import collisions
 from ringflow.train.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
-from ringflow.train.data import open_training_data, require_data
+from ringflow.train.data import SimulatedChunks, measured_elements, open_training_data, require_data
 from ringflow.train.settings import TrainSettings
-from ringflow.train.simulated_chunks import SimulatedChunks, measured_elements
 
 CPU = torch.device("cpu")
 STREAMS = (Stream("gun_photon", "clic", 2**62, 3), Stream("gun_pion", "clic", 2**62 + 1, 3))

@@ -12,7 +12,7 @@ from torch import nn
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 from ringflow.train.optim import Lamb, make_optimizer, rate_factor, set_rate
-from ringflow.train.parallel import Places, Spread
+from ringflow.train.parallel import MeshPlace, Spread
 from ringflow.train.profile import UNMEASURED
 from ringflow.train.settings import OptimizerSettings
 from ringflow.train.step import Average
@@ -102,7 +102,7 @@ def test_there_may_be_no_warm_up():
 
 def test_the_average_follows_with_a_memory_that_grows():
     model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
-    average = Average(Spread(model, Places(), UNMEASURED), deepcopy(model), decay=0.5)
+    average = Average(Spread(model, MeshPlace(), UNMEASURED), deepcopy(model), decay=0.5)
     weight = model.heads.out.weight
     with torch.no_grad():
         expected = 0.0
@@ -117,7 +117,7 @@ def test_the_average_follows_with_a_memory_that_grows():
 
 def test_the_average_has_the_scaling_of_the_network():
     model = Model(ModelSettings(width=8, layers=0, heads=2, hidden=8))
-    average = Average(Spread(model, Places(), UNMEASURED), deepcopy(model), decay=0.9)
+    average = Average(Spread(model, MeshPlace(), UNMEASURED), deepcopy(model), decay=0.9)
     model.embedding.mean_F.fill_(3.0)
     assert (average.model().embedding.mean_F == 3.0).all()
     assert not average.model().training

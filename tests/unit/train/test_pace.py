@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
+from fixtures.made_up import Ends, assert_same_weights, dying_at, history
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
 from ringflow.train.checkpoint import Checkpoints
 from ringflow.train.run import train as recipe
 from ringflow.train.settings import TrainSettings
-from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import Assignment, Pace, TrainingResult, train
+from ringflow.train.trainer import TrainingResult
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]
@@ -37,35 +32,22 @@ class Rungs:
         return next((rung for rung in self.rungs if rung > events), 0)
 
 
-class Ends(KeyboardInterrupt):
-    """As if the process was killed."""
-
-
 @pytest.fixture
-def start(events: Events, source: Callable[..., Any], run: Path) -> Start:
-    def go(settings: TrainSettings, pace: Pace | None, folder: Path = run) -> TrainingResult:
-        folder.mkdir(exist_ok=True)
-        return train(Assignment(settings, events(10, 99), None, folder, {}, pace), {0: source()})
-
-    return go
+def paced(start: Start) -> Start:
+    return lambda settings, pace, *folder: start(settings, *folder, pace=pace)
 
 
 def validations(run: Path) -> list[tuple[int, float]]:
-    lines = map(json.loads, (run / "history.jsonl").read_text().splitlines())
-    return [(line["events"], line["loss"]) for line in lines if line["kind"] == "validation"]
+    return [(line["events"], line["loss"]) for line in history(run, "validation")]
 
 
 def told_losses(pace: Rungs) -> list[tuple[int, float | None]]:
     return [(events, figures["loss"]) for events, figures in pace.told if figures]
 
 
-def weights(run: Path) -> dict[str, Tensor]:
-    return load_file(sorted((run / "checkpoints").iterdir())[-1] / "tensors.safetensors")
-
-
-def test_it_goes_as_far_as_it_is_told_and_tells_every_validation(tiny: Tiny, start: Start, run: Path):
+def test_it_goes_as_far_as_it_is_told_and_tells_every_validation(tiny: Tiny, paced: Start, run: Path):
     pace = Rungs(25, 90, 200)
-    result = start(tiny("length.events=1000"), pace)
+    result = paced(tiny("length.events=1000"), pace)
     assert pace.told[0] == (0, {})
     assert told_losses(pace) == validations(run)
     reached = [events for events, _ in validations(run)]
@@ -77,7 +59,7 @@ def test_it_goes_as_far_as_it_is_told_and_tells_every_validation(tiny: Tiny, sta
     assert result.events == reached[-1]
 
 
-def test_everything_is_on_disk_when_it_asks(tiny: Tiny, start: Start, run: Path):
+def test_everything_is_on_disk_when_it_asks(tiny: Tiny, paced: Start, run: Path):
     def look(events: int) -> None:
         found = Checkpoints(run).read()
         assert (found.state.events, found.state.last["events"]) == (events, events) if found else events == 0
@@ -86,53 +68,51 @@ def test_everything_is_on_disk_when_it_asks(tiny: Tiny, start: Start, run: Path)
             assert (run / "model.safetensors").is_file()
 
     pace = Rungs(25, 90, look=look)
-    start(tiny("length.events=1000"), pace)
+    paced(tiny("length.events=1000"), pace)
     assert len(pace.told) == 4
 
 
-def test_a_pace_that_wants_all_changes_nothing(tiny: Tiny, start: Start, run: Path, tmp_path: Path):
-    without = start(tiny("model.dropout=0.1"), None, tmp_path / "without")
+def test_a_pace_that_wants_all_changes_nothing(tiny: Tiny, paced: Start, run: Path, tmp_path: Path):
+    without = paced(tiny("model.dropout=0.1"), None, tmp_path / "without")
     pace = Rungs(10**9)
-    result = start(tiny("model.dropout=0.1"), pace)
+    result = paced(tiny("model.dropout=0.1"), pace)
     assert not result.ended_by_pace
     assert (result.steps, result.best) == (without.steps, without.best)
     assert told_losses(pace) == validations(run)
-    expected, found = weights(tmp_path / "without"), weights(run)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert_same_weights(run, tmp_path / "without")
 
 
-def test_the_answer_to_the_last_validation_of_all_is_not_looked_at(tiny: Tiny, start: Start, run: Path):
+def test_the_answer_to_the_last_validation_of_all_is_not_looked_at(tiny: Tiny, paced: Start, run: Path):
     pace = Rungs(120)
-    result = start(tiny(), pace)
+    result = paced(tiny(), pace)
     assert told_losses(pace) == validations(run)
     assert (result.events >= 120, result.ended_by_pace) == (True, False)
 
 
-def test_one_that_may_not_begin_trains_nothing(tiny: Tiny, start: Start):
-    result = start(tiny(), Rungs(0))
+def test_one_that_may_not_begin_trains_nothing(tiny: Tiny, paced: Start):
+    result = paced(tiny(), Rungs(0))
     assert (result.ended_by_pace, result.steps, result.events) == (True, 0, 0)
 
 
-def test_one_that_was_ended_asks_again_and_may_go_on(tiny: Tiny, start: Start, run: Path, tmp_path: Path):
+def test_one_that_was_ended_asks_again_and_may_go_on(tiny: Tiny, paced: Start, run: Path, tmp_path: Path):
     settings = tiny("length.events=1000", "model.dropout=0.1")
     first, again, further = Rungs(25), Rungs(25), Rungs(25, 90)
-    ended = start(settings, first)
-    assert start(settings, again).ended_by_pace
+    ended = paced(settings, first)
+    assert paced(settings, again).ended_by_pace
     assert again.told == first.told[-1:]
-    went_on = start(settings, further)
+    went_on = paced(settings, further)
     assert further.told[0] == first.told[-1]
     assert went_on.steps > ended.steps
     whole = Rungs(25, 90)
-    start(settings, whole, tmp_path / "whole")
+    paced(settings, whole, tmp_path / "whole")
     assert [*first.told[:-1], *further.told] == whole.told
-    expected, found = weights(tmp_path / "whole"), weights(run)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert_same_weights(run, tmp_path / "whole")
 
 
-def test_a_finished_one_tells_its_last_validation_once(tiny: Tiny, start: Start, run: Path):
-    start(tiny(), None)
+def test_a_finished_one_tells_its_last_validation_once(tiny: Tiny, paced: Start, run: Path):
+    paced(tiny(), None)
     pace = Rungs(10**9)
-    result = start(tiny(), pace)
+    result = paced(tiny(), pace)
     assert not result.ended_by_pace
     assert len(pace.told) == 1
     assert told_losses(pace) == validations(run)[-1:]
@@ -140,11 +120,11 @@ def test_a_finished_one_tells_its_last_validation_once(tiny: Tiny, start: Start,
 
 @pytest.mark.parametrize("asks", [0, 1, 2])
 def test_an_answer_that_got_lost_is_asked_for_again(
-    tiny: Tiny, start: Start, run: Path, tmp_path: Path, asks: int, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, paced: Start, run: Path, tmp_path: Path, asks: int, monkeypatch: pytest.MonkeyPatch
 ):
     settings = tiny("length.events=1000", "model.dropout=0.1")
     whole = Rungs(25, 90)
-    start(settings, whole, tmp_path / "whole")
+    paced(settings, whole, tmp_path / "whole")
 
     def dies(events: int) -> None:
         if len(killed.told) == asks:
@@ -153,69 +133,51 @@ def test_an_answer_that_got_lost_is_asked_for_again(
 
     killed = Rungs(25, 90, look=dies)
     with pytest.raises(Ends):
-        start(settings, killed)
-    steps = []
-    take = TrainingStep.take
-    monkeypatch.setattr(TrainingStep, "take", lambda *given: (steps.append(given[2]), take(*given)))
+        paced(settings, killed)
+    steps = dying_at(monkeypatch, -1)
     after = Rungs(25, 90)
-    start(settings, after)
+    paced(settings, after)
     assert [*killed.told[:-1], *after.told] == whole.told
     last = Checkpoints(run).read()
-    before = 0 if not asks else next(line["step"] for line in lines_of(run) if line["events"] == after.told[0][0])
+    before = (
+        0
+        if not asks
+        else next(line["step"] for line in history(run, "validation") if line["events"] == after.told[0][0])
+    )
     assert last is not None
-    assert steps == list(range(before, last.state.step)), "no step is done twice"
-    expected, found = weights(tmp_path / "whole"), weights(run)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert [number for number, *_ in steps] == list(range(before, last.state.step)), "no step is done twice"
+    assert_same_weights(run, tmp_path / "whole")
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.parametrize("step", [1, 4, 9])
+@pytest.mark.parametrize("step", [1, 9])
 def test_one_killed_between_validations_tells_only_what_happened(
-    tiny: Tiny, start: Start, run: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, paced: Start, run: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ):
     settings = tiny("length.events=1000", "model.dropout=0.1", "length.checkpoint_seconds=1e-9")
     whole, killed, after = Rungs(25, 90), Rungs(25, 90), Rungs(25, 90)
-    start(settings, whole, tmp_path / "whole")
-    take = TrainingStep.take
-
-    def dies(self: TrainingStep, batches: Any, number: int, rate: float) -> None:
-        if number == step:
-            raise Ends
-        take(self, batches, number, rate)
-
+    paced(settings, whole, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingStep, "take", dies)
+        dying_at(patch, step)
         with pytest.raises(Ends):
-            start(settings, killed)
-    start(settings, after)
+            paced(settings, killed)
+    paced(settings, after)
     # The last validation before the end is told twice, and nothing else is.
     assert after.told[0] == killed.told[-1]
     assert [*killed.told, *after.told[1:]] == whole.told
-    expected, found = weights(tmp_path / "whole"), weights(run)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert_same_weights(run, tmp_path / "whole")
 
 
-def test_a_goal_that_is_already_passed_is_validated_at_the_next_step(tiny: Tiny, start: Start, run: Path):
+def test_a_goal_that_is_already_passed_is_validated_at_the_next_step(tiny: Tiny, paced: Start, run: Path):
     settings = tiny("length.events=1000", "length.checkpoint_seconds=1e-9")
     with pytest.MonkeyPatch.context() as patch:
-        take = TrainingStep.take
-
-        def dies(self: TrainingStep, batches: Any, number: int, rate: float) -> None:
-            if number == 4:
-                raise Ends
-            take(self, batches, number, rate)
-
-        patch.setattr(TrainingStep, "take", dies)
+        dying_at(patch, 4)
         with pytest.raises(Ends):
-            start(settings, Rungs(55))
+            paced(settings, Rungs(55))
     found = Checkpoints(run).read()
     assert found is not None
     assert found.state.events > 20
     pace = Rungs(20)
-    result = start(settings, pace)
+    result = paced(settings, pace)
     assert result.steps == found.state.step + 1
     assert [events for events, _ in pace.told] == [0, result.events]
 

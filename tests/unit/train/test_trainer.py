@@ -11,56 +11,27 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
 
-from ringflow.base.errors import FailureError, UsageError
+from fixtures.made_up import Ends, assert_same_weights, dying_at, history, weights
+from ringflow.base.errors import DivergenceError, FailureError, InputFileError, UsageError
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.file import load_model
+from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.train import step as step_module
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import Assignment, TrainingResult, train
-from ringflow.train.world import ALONE
+from ringflow.train.trainer import TrainingResult
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]
 Source = Callable[..., Any]
+Start = Callable[..., TrainingResult]
 
 
-@pytest.fixture
-def start(events: Events, source: Source, run: Path) -> Callable[..., TrainingResult]:
-    """Train in the run folder, or another one."""
-
-    def go(settings: TrainSettings, folder: Path = run, **changed: Any) -> TrainingResult:
-        folder.mkdir(exist_ok=True)
-        arguments = {"sources": {0: source()}, "validation": events(10, 99), "validate": None, "card": {"by": "a test"}}
-        given = {**arguments, **changed}
-        sources, world = given.pop("sources"), given.pop("world", ALONE)
-        return train(Assignment(settings, folder=folder, **given), sources, world)
-
-    return go
-
-
-def history(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (run / "history.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == kind]
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Let the process seem to die in a step."""
-    take = TrainingStep.take
-
-    def dies(self: TrainingStep, batch: Any, number: int, rate: float) -> None:
-        if number == step:
-            raise KeyboardInterrupt
-        take(self, batch, number, rate)
-
-    monkeypatch.setattr(TrainingStep, "take", dies)
-
-
-def test_the_loss_falls_and_the_best_network_is_there(tiny: Tiny, start: Callable[..., TrainingResult], run: Path):
-    result = start(tiny("length.events=1500", "length.validate_every=300", "optimizer.rate=0.01"))
+def test_the_loss_falls_and_the_best_network_is_there(tiny: Tiny, start: Start, run: Path):
+    result = start(
+        tiny("length.events=1500", "length.validate_every=300", "optimizer.rate=0.01"), card={"by": "a test"}
+    )
     losses = [line["loss"] for line in history(run, "validation")]
     assert len(losses) == 5
     assert losses[-1] < 0.7 * losses[0]
@@ -76,24 +47,17 @@ def test_the_loss_falls_and_the_best_network_is_there(tiny: Tiny, start: Callabl
     assert {"loss", "loss_jet", "rate", "gradient", "events_per_second", "padding_share"} <= set(line)
 
 
-def test_the_scaling_is_that_of_the_first_chunk(
-    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, events: Events
-):
+def test_the_scaling_is_that_of_the_first_chunk(tiny: Tiny, start: Start, run: Path, events: Events):
     start(tiny())
     features = events(24, 0).features_NF
     assert torch.allclose(load_model(run / "model.safetensors").model.embedding.mean_F, features.nanmean(0), atol=1e-5)
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    last = sorted((run / "checkpoints").iterdir())[-1]
-    return load_file(last / "tensors.safetensors")
-
-
 @pytest.mark.parametrize("every_step", [True, False], ids=["checkpoint every step", "checkpoint at validations"])
-@pytest.mark.parametrize("stop", [0, 1, 7, 13])
+@pytest.mark.parametrize("stop", [0, 7, 13])
 def test_a_training_goes_on_as_if_it_had_not_stopped(
     tiny: Tiny,
-    start: Callable[..., TrainingResult],
+    start: Start,
     run: Path,
     tmp_path: Path,
     stop: int,
@@ -103,24 +67,20 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(
     whole = start(settings, tmp_path / "whole")
     assert whole.steps > 13
     with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, stop)
-        with pytest.raises(KeyboardInterrupt):
+        dying_at(patch, stop)
+        with pytest.raises(Ends):
             start(settings)
     torch.rand(5)
     result = start(settings)
     assert (result.steps, result.events, result.best) == (whole.steps, whole.events, whole.best)
-    expected, found = weights(tmp_path / "whole"), weights(run)
-    assert expected.keys() == found.keys()
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert_same_weights(run, tmp_path / "whole")
 
 
-def test_a_history_has_no_doubles(
-    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_history_has_no_doubles(tiny: Tiny, start: Start, run: Path, monkeypatch: pytest.MonkeyPatch):
     settings = tiny("length.events=2000", "length.validate_every=500", "length.checkpoint_seconds=1e9")
     with monkeypatch.context() as patch:
-        stop_at(patch, 110)  # after the line of step 100, long after the last checkpoint
-        with pytest.raises(KeyboardInterrupt):
+        dying_at(patch, 110)  # after the line of step 100, long after the last checkpoint
+        with pytest.raises(Ends):
             start(settings)
     assert [line["step"] for line in history(run, "train")] == [100]
     start(settings)
@@ -131,7 +91,7 @@ def test_a_history_has_no_doubles(
 
 
 def test_a_finished_training_says_so_and_a_longer_one_goes_on(
-    tiny: Tiny, start: Callable[..., TrainingResult], source: Source, capsys: pytest.CaptureFixture[str]
+    tiny: Tiny, start: Start, source: Source, capsys: pytest.CaptureFixture[str]
 ):
     first = start(tiny())
     capsys.readouterr()
@@ -145,14 +105,14 @@ def test_a_finished_training_says_so_and_a_longer_one_goes_on(
 
 def test_another_batch_size_takes_up_the_next_pass(
     tiny: Tiny,
-    start: Callable[..., TrainingResult],
+    start: Start,
     source: Source,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
     with monkeypatch.context() as patch:
-        stop_at(patch, 1)
-        with pytest.raises(KeyboardInterrupt):
+        dying_at(patch, 1)
+        with pytest.raises(Ends):
             start(tiny("length.checkpoint_seconds=1e-9"))
     taken_up = source()
     result = start(tiny("compute.batch_elements=60"), sources={0: taken_up})
@@ -164,7 +124,7 @@ def test_another_batch_size_takes_up_the_next_pass(
 @pytest.mark.parametrize("seen_late", [False, True], ids=["seen at once", "seen many steps later"])
 def test_a_nan_stops_and_leaves_the_batch(
     tiny: Tiny,
-    start: Callable[..., TrainingResult],
+    start: Start,
     source: Source,
     run: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -172,7 +132,9 @@ def test_a_nan_stops_and_leaves_the_batch(
 ):
     if seen_late:
         monkeypatch.setattr(step_module, "is_accelerator", lambda device: True)
-    with pytest.raises(FailureError, match=r"became NaN or infinite at step 5; the batch is in .*bad_batch") as caught:
+    with pytest.raises(
+        DivergenceError, match=r"became NaN or infinite at step 5; the batch is in .*bad_batch"
+    ) as caught:
         start(
             tiny("seed=4", "length.validate_every=70", "length.checkpoint_seconds=1e9"),
             sources={0: source(spoiled=(1,))},
@@ -186,17 +148,13 @@ def test_a_nan_stops_and_leaves_the_batch(
     assert (metadata["step"], json.loads(metadata["positions"])) == ("5", [[1, 0, 1]])
 
 
-def test_a_nan_leaves_the_last_good_checkpoint(
-    tiny: Tiny, start: Callable[..., TrainingResult], source: Source, run: Path
-):
+def test_a_nan_leaves_the_last_good_checkpoint(tiny: Tiny, start: Start, source: Source, run: Path):
     with pytest.raises(FailureError, match="NaN"):
         start(tiny("length.checkpoint_seconds=1e-9"), sources={0: source(spoiled=(1,))})
     assert not any(value.isnan().any() for value in weights(run).values() if value.is_floating_point())
 
 
-def test_out_of_memory_names_a_budget_to_try(
-    tiny: Tiny, start: Callable[..., TrainingResult], source: Source, monkeypatch: pytest.MonkeyPatch
-):
+def test_out_of_memory_names_a_budget_to_try(tiny: Tiny, start: Start, source: Source, monkeypatch: pytest.MonkeyPatch):
     def full(*arguments: Any) -> None:
         raise torch.OutOfMemoryError("tried to allocate 9 GiB")
 
@@ -212,22 +170,20 @@ def test_out_of_memory_names_a_budget_to_try(
         start(tiny(), sources={0: given})
 
 
-def test_other_failures_are_not_taken_for_a_lack_of_memory(
-    tiny: Tiny, start: Callable[..., TrainingResult], monkeypatch: pytest.MonkeyPatch
-):
+def test_other_failures_are_not_taken_for_a_lack_of_memory(tiny: Tiny, start: Start, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(TrainingStep, "take", lambda *arguments: [][1])
     with pytest.raises(IndexError):
         start(tiny())
 
 
-def test_other_settings_are_refused_in_one_line(tiny: Tiny, start: Callable[..., TrainingResult]):
+def test_other_settings_are_refused_in_one_line(tiny: Tiny, start: Start):
     start(tiny())
     with pytest.raises(UsageError, match=r"has model.layers=1, not 2; give that to go on, or choose another folder"):
         start(tiny("model.layers=2"))
 
 
 def test_a_broken_checkpoint_does_not_stop_a_training(
-    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Tiny, start: Start, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     whole = start(tiny("length.events=240"), tmp_path / "whole")
     start(tiny("length.events=240"))
@@ -236,8 +192,7 @@ def test_a_broken_checkpoint_does_not_stop_a_training(
     result = start(tiny("length.events=240"))
     assert "is broken" in capsys.readouterr().err
     assert result.best == whole.best
-    expected, found = weights(tmp_path / "whole"), weights(run)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert_same_weights(run, tmp_path / "whole")
 
 
 class Judge:
@@ -252,7 +207,7 @@ class Judge:
         return {"jet_iqr_over_median": self.figures.pop(0), "f1": 0.5}
 
 
-def test_it_stops_when_nothing_gets_better(tiny: Tiny, start: Callable[..., TrainingResult], run: Path):
+def test_it_stops_when_nothing_gets_better(tiny: Tiny, start: Start, run: Path):
     judge = Judge(0.5, 0.3, 0.4, float("nan"), 0.1)
     result = start(tiny("length.events=1000", "length.validate_every=30", "length.patience=2"), validate=judge)
     assert result.stopped_early
@@ -267,18 +222,15 @@ def test_it_stops_when_nothing_gets_better(tiny: Tiny, start: Callable[..., Trai
     assert start(tiny("length.events=1000", "length.validate_every=30", "length.patience=2")).steps == result.steps
 
 
-def test_a_validation_does_not_change_the_training(
-    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, tmp_path: Path
-):
+def test_a_validation_does_not_change_the_training(tiny: Tiny, start: Start, run: Path, tmp_path: Path):
     settings = tiny("model.dropout=0.1")
     start(settings, validate=Judge(*[0.5] * 9))
     start(settings, tmp_path / "other")
-    expected, found = weights(tmp_path / "other"), weights(run)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert_same_weights(run, tmp_path / "other")
 
 
 def test_filled_batches_train_the_same_network(
-    tiny: Tiny, start: Callable[..., TrainingResult], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, start: Start, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from ringflow.train import trainer
     from ringflow.train.batches import Feed
@@ -295,7 +247,7 @@ def test_filled_batches_train_the_same_network(
             assert torch.allclose(plain[name], filled[name], rtol=1e-3, atol=1e-4), name
 
 
-def test_the_clock_of_all_starts_is_added_up(tiny: Tiny, start: Callable[..., TrainingResult]):
+def test_the_clock_of_all_starts_is_added_up(tiny: Tiny, start: Start):
     first = start(tiny())
     second = start(tiny("length.events=240"))
     assert second.seconds > first.seconds > 0
@@ -304,6 +256,39 @@ def test_the_clock_of_all_starts_is_added_up(tiny: Tiny, start: Callable[..., Tr
     assert second.peak_memory_bytes > 0
 
 
-def test_targets_are_needed_to_validate(tiny: Tiny, start: Callable[..., TrainingResult], events: Events):
+def test_targets_are_needed_to_validate(tiny: Tiny, start: Start, events: Events):
     with pytest.raises(AssertionError, match="a batch for training has targets"):
         start(tiny(), validation=replace(events(4), targets=None))
+
+
+@pytest.fixture
+def earlier(tiny: Tiny, tmp_path: Path) -> Path:
+    torch.manual_seed(77)
+    model = Model(tiny().model)
+    model.embedding.mean_F.fill_(0.25)
+    save_model(tmp_path / "earlier.safetensors", model)
+    return tmp_path / "earlier.safetensors"
+
+
+def test_the_weights_and_the_scaling_are_those_of_the_file(tiny: Tiny, start: Start, run: Path, earlier: Path):
+    almost_still = ("optimizer.rate=1e-9", "length.events=30", "length.validate_every=30")
+    start(tiny(*almost_still, f"start={earlier}"))
+    made, before = load_model(run / "last.safetensors").model, load_model(earlier).model
+    torch.testing.assert_close(made.state_dict(), before.state_dict(), atol=1e-6, rtol=0.0)
+
+
+def test_without_a_file_the_weights_are_random(tiny: Tiny, start: Start, run: Path, earlier: Path):
+    start(tiny("optimizer.rate=1e-9", "length.events=30"))
+    made, before = load_model(run / "last.safetensors").model, load_model(earlier).model
+    assert not torch.allclose(made.heads.state_dict()["hidden.0.weight"], before.heads.state_dict()["hidden.0.weight"])
+
+
+def test_a_training_that_goes_on_does_not_need_the_file(tiny: Tiny, start: Start, earlier: Path):
+    start(tiny("length.events=30", f"start={earlier}"))
+    earlier.unlink()
+    start(tiny("length.events=60", f"start={earlier}"))
+
+
+def test_a_file_that_is_not_there_is_one_line(tiny: Tiny, start: Start, tmp_path: Path):
+    with pytest.raises(InputFileError, match="no model file at"):
+        start(tiny(f"start={tmp_path / 'nothing'}"))

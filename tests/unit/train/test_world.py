@@ -16,14 +16,12 @@ import pytest
 import torch
 
 from fixtures import FOLDER
+from fixtures.made_up import assert_same_weights
 from ringflow.base.errors import FailureError, LostPeerError, StoppedError, UsageError
-from ringflow.elements.batch import ElementBatch
 from ringflow.launch.environment import free_port
-from ringflow.models.file import load_model
-from ringflow.train.parallel import Places
+from ringflow.train.parallel import MeshPlace
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import Assignment, train
 from ringflow.train.world import ALONE, catching_signals, collective, joined
 
 CPU = torch.device("cpu")
@@ -161,7 +159,7 @@ def test_what_torch_raises_where_processes_meet_is_a_lost_one_unless_memory_is_f
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_every_lane_belongs_to_one_process(size: int):
-    dealt = [list(Places.of(rank, size, "replicate", 0).lanes(6)) for rank in range(size)]
+    dealt = [list(MeshPlace.of(rank, size, "replicate", 0).lanes(6)) for rank in range(size)]
     assert [lane for lanes in dealt for lane in lanes] == list(
         range(6)
     )  # in the order in which a checkpoint lists them
@@ -173,16 +171,11 @@ def test_a_signal_ends_a_training_with_a_checkpoint(
     number: signal.Signals,
     code: int,
     tiny: Callable[..., TrainSettings],
-    source: Callable[..., Any],
-    events: Callable[..., ElementBatch],
+    start: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    def go(folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        train(Assignment(tiny(), events(10, 99), None, folder, {}), {0: source()})
-
-    go(tmp_path / "undisturbed")
+    start(tiny(), tmp_path / "undisturbed")
     take = TrainingStep.take
 
     def interrupted(step: TrainingStep, batches: Any, number_of_step: int, rate: float) -> None:
@@ -193,14 +186,11 @@ def test_a_signal_ends_a_training_with_a_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr(TrainingStep, "take", interrupted)
         with pytest.raises(StoppedError, match=rf"stopped by {number.name} after \d+ events") as caught:
-            go(tmp_path / "stopped")
+            start(tiny(), tmp_path / "stopped")
     assert caught.value.exit_code == code
     assert [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()] == ["step-0000000004"]
-    go(tmp_path / "stopped")
-    first, second = (load_model(tmp_path / run / "last.safetensors") for run in ("undisturbed", "stopped"))
-    assert first.card["training"] == second.card["training"]
-    for name, weight in first.model.state_dict().items():
-        assert torch.equal(weight, second.model.state_dict()[name]), name
+    start(tiny(), tmp_path / "stopped")
+    assert_same_weights(tmp_path / "stopped", tmp_path / "undisturbed")
 
 
 def test_the_second_signal_has_its_usual_effect():

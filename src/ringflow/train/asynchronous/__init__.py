@@ -51,7 +51,7 @@ ACCOUNT_FILE = "asynchronous.json"
 _FIRST_WORKER = MASTER + 1
 
 
-class Report(NamedTuple):
+class WorkerReport(NamedTuple):
     """What a worker sends with its row."""
 
     #: Of the weights it had fetched before.
@@ -332,9 +332,9 @@ class Worker:
         left = (self._settings.length.events - events) // self._settings.source.lanes
         return feed, feed.next(left)
 
-    def _report(self, batches: Sequence[TrainingBatch], records: Sequence[Record], version: int) -> Report:
+    def _report(self, batches: Sequence[TrainingBatch], records: Sequence[Record], version: int) -> WorkerReport:
         names = records[0].values
-        return Report(
+        return WorkerReport(
             version=version,
             events=sum(batch.num_events for batch in batches),
             computed=sum(batch.elements.num_elements for batch in batches),
@@ -394,7 +394,7 @@ class Master:
             return None
         return stopped(self._stop_request.signal_name or "a signal", self._state.events)
 
-    def _take_in(self, report: Report) -> None:
+    def _take_in(self, report: WorkerReport) -> None:
         """Let a report have its effect."""
         state, every = self._state, self._settings.length.validate_every
         before = state.events

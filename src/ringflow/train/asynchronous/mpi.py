@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ringflow.base.errors import FailureError, LostPeerError, RingflowError, StoppedError, UsageError
 from ringflow.launch.frameworks import framework, one_line
-from ringflow.train.parallel import Places
+from ringflow.train.parallel import MeshPlace
 from ringflow.train.profile import UNMEASURED, Phases
 from ringflow.train.settings import TrainSettings
 from ringflow.train.world import World
@@ -100,7 +100,7 @@ class MpiWorld(World):
 
     def lanes(self, lanes: int) -> Sequence[int]:
         """The lanes that this process takes; the master takes none."""
-        return Places(self.rank - 1, self.size - 1).lanes(lanes) if self.rank in self.workers else ()
+        return MeshPlace(self.rank - 1, self.size - 1).lanes(lanes) if self.rank in self.workers else ()
 
     def broadcast(self, thing: T, source: int = 0) -> T:
         if self.rank == source:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
-from ringflow.models.attention import Layout
 from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import TrainingBatch
 from ringflow.train.profile import UNMEASURED, Phases
@@ -31,23 +30,11 @@ from ringflow.train.world import World, collective
 Turns = tuple[Tensor, Tensor]
 #: Elements of a batch as the network shall see them, and the turns of their positions.
 Prepare = Callable[[TrainingBatch], tuple[ElementBatch, Turns]]
+#: From a batch to the terms of its loss and their weighted sum `total`, see `step.Objective`.
+Loss = Callable[..., dict[str, Tensor]]
 
 
-class Loss(Protocol):
-    """From a batch to the terms of its loss."""
-
-    def __call__(
-        self,
-        batch: ElementBatch,
-        layout: Layout,
-        turns: Turns | None = None,
-        divided_by: Tensor | None = None,
-        arrived: tuple[Tensor, ...] = (),
-    ) -> dict[str, Tensor]:
-        """Terms and their weighted sum `total`; `arrived` is what the network gets beside the batch."""
-
-
-class Places(NamedTuple):
+class MeshPlace(NamedTuple):
     """Copies of the network see different events; the parts of a copy see the same, and are neighbours."""
 
     copy: int = 0
@@ -56,7 +43,7 @@ class Places(NamedTuple):
     parts: int = 1
 
     @classmethod
-    def of(cls, rank: int, size: int, strategy: str, parts: int) -> Places:
+    def of(cls, rank: int, size: int, strategy: str, parts: int) -> MeshPlace:
         """The place of a process; `parts` of them share a copy, all of them if it is 0, for strategies that cut it up so."""
         parts = (parts or size) if strategy in ("tensor", "pipeline") else 1
         if size % parts:
@@ -74,7 +61,7 @@ class Places(NamedTuple):
 def require_spreadable(settings: TrainSettings, size: int) -> None:
     """An error if the network of a training cannot be cut up for so many processes as it is asked to be."""
     compute, model = settings.compute, settings.model
-    parts = Places.of(0, size, compute.strategy, compute.parts).parts
+    parts = MeshPlace.of(0, size, compute.strategy, compute.parts).parts
     if parts == 1:
         return
     if compute.strategy == "pipeline":
@@ -104,8 +91,8 @@ class Spread:
     `model` is what of it is here, `network` is what is called; gradients are means over the copies.
     """
 
-    def __init__(self, model: Model, places: Places, phases: Phases) -> None:
-        self.model, self.places, self._phases = model, places, phases
+    def __init__(self, model: Model, place: MeshPlace, phases: Phases) -> None:
+        self.model, self.place, self._phases = model, place, phases
         self.network: Callable[..., Prediction] = model
 
     def held(self) -> Iterable[tuple[str, nn.Parameter]]:
@@ -148,8 +135,8 @@ class Spread:
 class Replicated(Spread):
     """A whole network in every process; gradients are added up while they are computed (DDP)."""
 
-    def __init__(self, model: Model, places: Places, device: torch.device, phases: Phases) -> None:
-        super().__init__(model, places, phases)
+    def __init__(self, model: Model, place: MeshPlace, device: torch.device, phases: Phases) -> None:
+        super().__init__(model, place, phases)
         index = [device.index] if device.type != "cpu" and device.index is not None else None
         self.replicas = DistributedDataParallel(model, device_ids=index, init_sync=False, gradient_as_bucket_view=True)
         # They are the same everywhere. The argument for it was renamed in torch 2.13, the attribute works in all versions.
@@ -166,9 +153,9 @@ class Replicated(Spread):
 class Sharded(Spread):
     """Every process keeps a slice of each tensor; a layer is gathered when it is needed (FSDP2)."""
 
-    def __init__(self, model: Model, places: Places, device: torch.device, phases: Phases) -> None:
-        super().__init__(model, places, phases)
-        mesh = init_device_mesh(device.type, (places.copies,))  # else an accelerator that is there, used or not
+    def __init__(self, model: Model, place: MeshPlace, device: torch.device, phases: Phases) -> None:
+        super().__init__(model, place, phases)
+        mesh = init_device_mesh(device.type, (place.copies,))  # else an accelerator that is there, used or not
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -199,9 +186,9 @@ class Sharded(Spread):
 class InParts(Spread):
     """A part of a copy. `within` are the parts of this copy, `across` the same part of all copies."""
 
-    def __init__(self, model: Model, places: Places, world: World, phases: Phases) -> None:
-        super().__init__(model, places, phases)
-        self._within, self._across = world.split(places.parts)
+    def __init__(self, model: Model, place: MeshPlace, world: World, phases: Phases) -> None:
+        super().__init__(model, place, phases)
+        self._within, self._across = world.split(place.parts)
 
     @abstractmethod
     def counts(self, name: str) -> bool:
@@ -211,12 +198,12 @@ class InParts(Spread):
     def mean_over_copies(self) -> None:
         """Put the mean gradient of all copies in the place of each one's."""
         gradients = [weight.grad for _, weight in self.held() if weight.grad is not None]
-        if self.places.copies == 1 or not gradients:
+        if self.place.copies == 1 or not gradients:
             return
         with self._phases("communication"):
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             self._across.all_reduce_(flat)
-            flat /= self.places.copies
+            flat /= self.place.copies
             pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
             for gradient, piece in zip(gradients, pieces, strict=True):
                 gradient.copy_(piece.view_as(gradient))
@@ -238,19 +225,19 @@ def spread_over(
     model: Model, world: World, compute: ComputeSettings, device: torch.device, phases: Phases = UNMEASURED
 ) -> Spread:
     """The network of all processes, which have the first one's weights from now on."""
-    places = Places.of(world.rank, world.size, compute.strategy, compute.parts)
+    place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
     if world.size == 1:
-        return Spread(model, places, phases)
+        return Spread(model, place, phases)
     for tensor in (*model.parameters(), *model.buffers()):
         world.broadcast_(tensor.data)
     with collective():
         if compute.strategy == "tensor":
             from ringflow.train.parallel.tensor import Sliced
 
-            return Sliced(model, places, world, phases)
+            return Sliced(model, place, world, phases)
         if compute.strategy == "pipeline":
             from ringflow.train.parallel.pipeline import Staged
 
-            return Staged(model, places, world, compute, device, phases)
+            return Staged(model, place, world, compute, device, phases)
         kind = Sharded if compute.strategy == "shard" else Replicated
-        return kind(model, places, device, phases)
+        return kind(model, place, device, phases)

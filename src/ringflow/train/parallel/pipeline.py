@@ -20,7 +20,7 @@ from ringflow.models.attention import Layout
 from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import TrainingBatch
 from ringflow.train.device import accelerated, choose_precision, computing_in, random_states, set_random_states
-from ringflow.train.parallel import InParts, Loss, Places, Prepare, Turns
+from ringflow.train.parallel import InParts, Loss, MeshPlace, Prepare, Turns
 from ringflow.train.profile import Phases
 from ringflow.train.settings import ComputeSettings
 from ringflow.train.world import World
@@ -30,24 +30,31 @@ class Staged(InParts):
     """Pipeline parallel. Weights of other stages are on the device `meta`: they have names and shapes, and no memory."""
 
     def __init__(
-        self, model: Model, places: Places, world: World, compute: ComputeSettings, device: torch.device, phases: Phases
+        self,
+        model: Model,
+        place: MeshPlace,
+        world: World,
+        compute: ComputeSettings,
+        device: torch.device,
+        phases: Phases,
     ):
-        super().__init__(model, places, world, phases)
-        self._stage_of = _stages(len(model.blocks), places.parts)
-        layers = [block for n, block in enumerate(model.blocks) if self._stage_of[f"blocks.{n}"] == places.part]
+        super().__init__(model, place, world, phases)
+        self._stage_of = _stages(len(model.blocks), place.parts)
+        layers = [block for n, block in enumerate(model.blocks) if self._stage_of[f"blocks.{n}"] == place.part]
         for name, module in model.named_modules():
             for own, weight in list(module.named_parameters(recurse=False)):
                 if not self.counts(f"{name}.{own}"):
                     setattr(module, own, nn.Parameter(weight.to("meta")))
         self._device = device
-        # A channel for each direction, so that neither waits for the other.
-        self._line = _Line(self._within, world.split(places.parts)[0], places, device, model.settings.width)
+        self._back = world.split(place.parts)[0]  # a channel for each direction, so that neither waits for the other
+        self._is_first, self._is_last = place.part == 0, place.part == place.parts - 1
+        self._sent: list[Callable[[], None]] = []
         self._stage = _Stage(model, layers, choose_precision(device, compute.precision), device)
         self._walk = accelerated(self._stage.walk, device, compute.compile)
         self.network = self._stage.finish
 
     def counts(self, name: str) -> bool:
-        return self._owner(name) == self.places.part
+        return self._owner(name) == self.place.part
 
     def _owner(self, name: str) -> int:
         return next(stage for prefix, stage in self._stage_of.items() if name.startswith(f"{prefix}."))
@@ -70,7 +77,7 @@ class Staged(InParts):
     ) -> dict[str, Tensor]:
         sums: dict[str, Tensor] = {}
         under_way: deque[_Visit] = deque()
-        ahead = self.places.parts - self.places.part - 1
+        ahead = self.place.parts - self.place.part - 1
         for batch in batches:
             visit = self._forward(batch, prepare, loss, divided_by)
             sums = {name: sums.get(name, 0.0) + term.detach() for name, term in visit.terms.items()}
@@ -79,41 +86,72 @@ class Staged(InParts):
                 self._backward(under_way.popleft())
         while under_way:
             self._backward(under_way.popleft())
-        self._line.wait()
+        for wait in self._sent:
+            wait()
+        self._sent.clear()
         self.mean_over_copies()
         return self._of_last(sums)
 
     def _forward(self, batch: TrainingBatch, prepare: Prepare, loss: Loss, divided_by: Tensor | None) -> _Visit:
         elements, turns = prepare(batch)
         arrived: tuple[Tensor, ...] = ()
-        if not self._line.is_first:
+        if not self._is_first:
             with self._phases("communication"):
-                arrived = self._line.receive(elements.num_elements)
+                arrived = self._receive(elements.num_elements)
         with self._phases("forward"):
-            if self._line.is_last:
+            if self._is_last:
                 return _Visit(arrived, (), loss(elements, batch.layout, turns, divided_by, arrived))
             left = self._walk(elements, batch.layout, turns, arrived)
         with self._phases("communication"):
-            self._line.send(left)
+            self._send(left)
         return _Visit(arrived, left, {})
 
     def _backward(self, visit: _Visit) -> None:
         gradients: tuple[Tensor, ...] = ()
-        if not self._line.is_last:
+        if not self._is_last:
             with self._phases("communication"):
-                gradients = self._line.receive_back(visit.left)
+                gradients = self._receive_back(visit.left)
         with self._phases("backward"):
-            if self._line.is_last:
+            if self._is_last:
                 torch.autograd.backward(visit.terms["total"])
             else:
                 torch.autograd.backward(visit.left, gradients)
-        if not self._line.is_first:
+        if not self._is_first:
             with self._phases("communication"):
-                self._line.send_back(visit.arrived)
+                self._send_back(visit.arrived)
+
+    def _send(self, rows: Sequence[Tensor]) -> None:
+        """Rows and random states to the next stage."""
+        states = [state.to(self._device) for state in random_states(self._device).values()]
+        packets = [torch.stack([part.detach() for part in rows]), *states]
+        self._sent += [self._within.send(packet, self.place.part + 1) for packet in packets]
+
+    def _receive(self, num_elements: int) -> tuple[Tensor, ...]:
+        """Rows from the stage before, and the random numbers as it left them."""
+        rows = torch.empty(2, num_elements, self.model.settings.width, device=self._device)
+        self._within.receive_(rows, self.place.part - 1)
+        states = random_states(self._device)
+        for kind, state in states.items():
+            arriving = state.to(self._device)
+            self._within.receive_(arriving, self.place.part - 1)
+            states[kind] = arriving.cpu()
+        set_random_states(states, self._device)
+        return tuple(part.requires_grad_() for part in rows.unbind())
+
+    def _send_back(self, arrived: Sequence[Tensor]) -> None:
+        """Gradients of what had arrived."""
+        gradients = [torch.zeros_like(part) if part.grad is None else part.grad for part in arrived]
+        self._sent.append(self._back.send(torch.stack(gradients), self.place.part - 1))
+
+    def _receive_back(self, left: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Gradients of what had left."""
+        gradients = torch.empty(2, *left[0].shape, device=self._device)
+        self._back.receive_(gradients, self.place.part + 1)
+        return gradients.unbind()
 
     def _of_last(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         with self._phases("communication"):
-            last = self.places.parts - 1
+            last = self.place.parts - 1
             names = self._within.broadcast(list(sums), last)
             values = torch.stack(list(sums.values())) if sums else torch.empty(len(names), device=self._device)
             self._within.broadcast_(values, last)
@@ -162,50 +200,6 @@ class _Stage:
         for layer in self._layers:
             x_ND = layer(x_ND, turns, layout)
         return x_ND
-
-
-class _Line:
-    """What goes from stage to stage: rows and random states one way, gradients the other."""
-
-    def __init__(self, onward: World, back: World, places: Places, device: torch.device, width: int) -> None:
-        self._onward, self._back, self._stage, self._device, self._width = onward, back, places.part, device, width
-        self.is_first, self.is_last = places.part == 0, places.part == places.parts - 1
-        self._sent: list[Callable[[], None]] = []
-
-    def send(self, rows: Sequence[Tensor]) -> None:
-        """To the next stage."""
-        states = [state.to(self._device) for state in random_states(self._device).values()]
-        packets = [torch.stack([part.detach() for part in rows]), *states]
-        self._sent += [self._onward.send(packet, self._stage + 1) for packet in packets]
-
-    def receive(self, num_elements: int) -> tuple[Tensor, ...]:
-        """Rows from the stage before, and the random numbers as it left them."""
-        rows = torch.empty(2, num_elements, self._width, device=self._device)
-        self._onward.receive_(rows, self._stage - 1)
-        states = random_states(self._device)
-        for kind, state in states.items():
-            arriving = state.to(self._device)
-            self._onward.receive_(arriving, self._stage - 1)
-            states[kind] = arriving.cpu()
-        set_random_states(states, self._device)
-        return tuple(part.requires_grad_() for part in rows.unbind())
-
-    def send_back(self, arrived: Sequence[Tensor]) -> None:
-        """Gradients of what had arrived."""
-        gradients = [torch.zeros_like(part) if part.grad is None else part.grad for part in arrived]
-        self._sent.append(self._back.send(torch.stack(gradients), self._stage - 1))
-
-    def receive_back(self, left: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Gradients of what had left."""
-        gradients = torch.empty(2, *left[0].shape, device=self._device)
-        self._back.receive_(gradients, self._stage + 1)
-        return gradients.unbind()
-
-    def wait(self) -> None:
-        """Until all that was sent is there."""
-        for wait in self._sent:
-            wait()
-        self._sent.clear()
 
 
 def _stages(layers: int, parts: int) -> dict[str, int]:

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from ringflow.models.model import Model
 from ringflow.train.batches import TrainingBatch
-from ringflow.train.parallel import InParts, Loss, Places, Prepare
+from ringflow.train.parallel import InParts, Loss, MeshPlace, Prepare
 from ringflow.train.profile import Phases
 from ringflow.train.world import World
 
@@ -26,8 +26,8 @@ _WIDENING, _NARROWING = ("mixer.to_qkv", "feed_forward.0"), ("mixer.to_out", "fe
 class Sliced(InParts):
     """Tensor parallel, for backbones whose heads know nothing of each other."""
 
-    def __init__(self, model: Model, places: Places, world: World, phases: Phases) -> None:
-        super().__init__(_slice_of(model, places), places, world, phases)
+    def __init__(self, model: Model, place: MeshPlace, world: World, phases: Phases) -> None:
+        super().__init__(_slice_of(model, place), place, world, phases)
         reduce = _Reduce(self._within, phases)
         for block in self.model.blocks:
             for name in (*_WIDENING, *_NARROWING):
@@ -38,7 +38,7 @@ class Sliced(InParts):
                 setattr(block.get_submodule(parent), own, kind(block.get_submodule(name), reduce))
 
     def counts(self, name: str) -> bool:
-        return self.places.part == 0 or _axis(name) is not None
+        return self.place.part == 0 or _axis(name) is not None
 
     def whole(self, name: str, tensor: Tensor) -> Tensor:
         axis = _axis(name)
@@ -51,7 +51,7 @@ class Sliced(InParts):
 
     @torch.no_grad()
     def put(self, name: str, target: Tensor, value: Tensor) -> None:
-        target.copy_(_part(name, value, self.places))
+        target.copy_(_part(name, value, self.place))
 
     def accumulate(
         self, batches: Sequence[TrainingBatch], prepare: Prepare, loss: Loss, divided_by: Tensor | None
@@ -69,26 +69,26 @@ def _axis(name: str) -> int | None:
     return 1 if layer.endswith(_NARROWING) and kind == "weight" else None
 
 
-def _part(name: str, value: Tensor, places: Places) -> Tensor:
+def _part(name: str, value: Tensor, place: MeshPlace) -> Tensor:
     axis = _axis(name)
     if axis is None:
         return value
     if "to_qkv" in name:
-        return value.view(3, -1, *value.shape[1:]).chunk(places.parts, dim=1)[places.part].flatten(0, 1)
-    return value.chunk(places.parts, dim=axis)[places.part]
+        return value.view(3, -1, *value.shape[1:]).chunk(place.parts, dim=1)[place.part].flatten(0, 1)
+    return value.chunk(place.parts, dim=axis)[place.part]
 
 
-def _slice_of(model: Model, places: Places) -> Model:
+def _slice_of(model: Model, place: MeshPlace) -> Model:
     """An ordinary network with some of the heads and channels."""
     settings = model.settings
     fewer = {
-        "heads": settings.heads // places.parts,
-        "hidden": settings.hidden // places.parts,
+        "heads": settings.heads // place.parts,
+        "hidden": settings.hidden // place.parts,
         "head_width": settings.width_of_head,
     }
     device = model.norm.weight.device
     part = Model(settings.model_copy(update=fewer)).to(device)
-    part.load_state_dict({name: _part(name, value, places) for name, value in model.state_dict().items()})
+    part.load_state_dict({name: _part(name, value, place) for name, value in model.state_dict().items()})
     return part.train()
 
 
