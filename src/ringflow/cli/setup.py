@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from ringflow.base.config import Settings
 
 
-#: Events of the page that the demo writes: a few megabytes.
-_DEMO_EVENTS = 5
-
-
 def demo(
     *,
     out: Annotated[Path, about("Folder for what the demo makes.")] = Path("demo"),
@@ -35,10 +31,8 @@ def demo(
     from ringflow.recipes import evaluate as comparison
 
     result = recipe.demo(out, training=training, overwrite=overwrite)
-    shown = next(iter(result["datasets"]))
-    page = _page_of_events(out / shown, out / "events")
     if as_json:
-        print_json({**result, "events": str(page)})
+        print_json(result)
     else:
         for name, made in result["datasets"].items():
             failed = [gate for gate in made["gates"] if not gate["ok"]]
@@ -47,7 +41,7 @@ def demo(
                 show_rows(f"Gates of {name} that failed", failed, as_json=False)
         comparison.show(result["evaluation"], as_json=False)
     say(f"made: {result['report']}, what it all came to; open it in a browser")
-    finish(page, "ringflow", "display", out / shown)
+    finish(Path(result["events"]), "ringflow", "display", out / next(iter(result["datasets"])))
     return int(not result["ok"])
 
 
@@ -145,11 +139,3 @@ def _settings(command: str, preset: str | None, overrides: Sequence[str]) -> Set
 
         return resolve(preset or "h200", overrides)
     return settings_class(command).resolve(preset, overrides)
-
-
-def _page_of_events(dataset: Path, out: Path) -> Path:
-    """The first events of a dataset, as files that need no server."""
-    from ringflow.display.source import open_source
-    from ringflow.display.static import write_static
-
-    return write_static(open_source(dataset, events=_DEMO_EVENTS), list(range(_DEMO_EVENTS)), out)

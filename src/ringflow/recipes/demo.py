@@ -19,6 +19,8 @@ from ringflow.sim.settings import SimulateSettings
 SAMPLES = ("ttbar", "zh")
 EVENTS = 300
 WORKERS = 2
+#: Events of the page to look at: a few megabytes.
+SHOWN = 5
 #: What `--train` learns from: other events, by their seed.
 LEARNED, LEARNED_EVENTS, LEARNED_SEED = "ttbar", 2500, 2
 #: The network, and what it is compared with: the same without any exchange between elements.
@@ -47,6 +49,7 @@ def demo(out: Path, *, training: bool = False, overwrite: bool = False) -> dict[
         "training": runs,
         "evaluation": evaluation,
         "report": str(report_page(report)),
+        "events": str(_page_of_events(paths[SAMPLES[0]], out / "events")),
         "ok": beaten and all(gate["ok"] for made in datasets.values() for gate in made["gates"]),
     }
 
@@ -97,6 +100,14 @@ def _candidates(model: Path, name: str, dataset: Path, file: Path) -> Path:
 
     write_candidates(file, events, blocks(), reconstruction=name, provenance=session.card)
     return file
+
+
+def _page_of_events(dataset: Path, out: Path) -> Path:
+    """The first events of a dataset, as files that need no server."""
+    from ringflow.display.source import open_source
+    from ringflow.display.static import write_static
+
+    return write_static(open_source(dataset, events=SHOWN), list(range(SHOWN)), out)
 
 
 def _beaten(evaluation: Mapping[str, Any], better: str, worse: str) -> bool:

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from ringflow.base import page as pages
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.rundir import prepare, write_atomic
-from ringflow.base.words import time_in_words
+from ringflow.base.words import flat, time_in_words
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.pareto import front_of
 from ringflow.tune.record import TrialRecord
@@ -182,15 +182,6 @@ def _pareto(view: StudyView) -> dict[str, Any]:
 
 def _provenance(folder: StudyFolder) -> Iterator[tuple[str, str]]:
     try:
-        yield from _flat(folder.origin)
+        yield from ((name, words(value)) for name, value in flat(folder.origin) if value is not None)
     except RingflowError as error:
         yield "origin", str(error)
-
-
-def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Nested values as (dotted name, text)."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _flat(part, f"{name}.{key}" if name else str(key))
-    elif value is not None:
-        yield name, words(value)

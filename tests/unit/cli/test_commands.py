@@ -81,12 +81,6 @@ def test_simulate_turns_flags_into_settings(command: Command, recipe: Callable[.
     assert simulate.called[1] == {"overwrite": True}
 
 
-def test_simulate_without_flags_keeps_the_defaults(command: Command, recipe: Callable[..., Recorder]) -> None:
-    simulate = recipe("ringflow.recipes.simulate", "simulate", {})
-    assert command("simulate", "ttbar", "--out", "x").code == 0
-    assert settings_of(simulate) == SimulateSettings.resolve(None, ["generator.sample=ttbar"])
-
-
 def test_simulate_reads_a_file_of_events(command: Command, recipe: Callable[..., Recorder]) -> None:
     simulate = recipe("ringflow.recipes.simulate", "simulate", {})
     assert command("simulate", "production.events=5", "--hepmc", "a b.hepmc3", "--out", "x").code == 0
@@ -107,13 +101,6 @@ def test_an_override_beats_a_flag_and_a_flag_a_file(
     assert command("simulate", "ttbar", *words).code == 0
     settings = settings_of(simulate)
     assert (settings.generator.seed, settings.production.events, settings.production.workers) == (5, 8, 10)
-
-
-def test_simulate_ends_with_what_it_made_and_what_is_next(command: Command, recipe: Callable[..., Recorder]) -> None:
-    recipe("ringflow.recipes.simulate", "simulate", {"events": 12})
-    done = command("simulate", "ttbar", "--out", "data/x")
-    assert done.stdout == ""
-    assert done.stderr.splitlines()[-2:] == ["made: data/x", "next: ringflow check data/x"]
 
 
 def test_json_is_all_there_is_on_stdout(command: Command, recipe: Callable[..., Recorder]) -> None:
@@ -140,38 +127,19 @@ def test_a_failed_check_fails_the_command(
     assert command("validate").code == code
 
 
-@pytest.mark.parametrize(("flags", "overwrite"), [([], False), (["--overwrite"], True)])
-def test_a_demo_replaces_nothing_unless_told(
-    command: Command,
-    recipe: Callable[..., Recorder],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flags: list[str],
-    overwrite: bool,
-) -> None:
+def test_a_demo_replaces_nothing_unless_told(command: Command, recipe: Callable[..., Recorder], tmp_path: Path) -> None:
     gates = [{"gate": "finite", "ok": False, "observed": 1, "expected": 0}]
     datasets = {"ttbar": {"summary": {"events": 200}, "gates": gates}}
-    result = {"datasets": datasets, "evaluation": {"samples": {}}, "training": {}, "report": "x/report", "ok": False}
+    pages = {"report": "x/report", "events": "x/events/index.html"}
+    result = {"datasets": datasets, "evaluation": {"samples": {}}, "training": {}, **pages, "ok": False}
     demo = recipe("ringflow.recipes.demo", "demo", result)
-    drawn: list[tuple[Path, Path]] = []
-    monkeypatch.setattr(
-        "ringflow.cli.setup._page_of_events", lambda *paths: drawn.append(paths) or Path("x/events/index.html")
-    )
-    done = command("demo", "--out", tmp_path, *flags)
-    assert demo.called == ((tmp_path,), {"training": False, "overwrite": overwrite})
+    done = command("demo", "--out", tmp_path, "--overwrite")
+    assert demo.called == ((tmp_path,), {"training": False, "overwrite": True})
     assert done.code == 1
     assert "ttbar: 0 of 1 gates passed" in done.stderr
-    assert "made: x/report" in done.stderr
-    assert drawn == [(tmp_path / "ttbar", tmp_path / "events")]
-    told = json.loads(command("demo", "--train", "--json").stdout)
-    assert told == {**result, "events": "x/events/index.html"}
+    assert done.stderr.endswith(f"made: x/events/index.html\nnext: ringflow display {tmp_path / 'ttbar'}\n")
+    assert json.loads(command("demo", "--train", "--json").stdout) == result
     assert demo.called == ((Path("demo"),), {"training": True, "overwrite": False})
-
-
-def test_validate_passes_its_numbers_on(command: Command, recipe: Callable[..., Recorder]) -> None:
-    validate = recipe("ringflow.recipes.validate", "validate", [])
-    command("validate", "--detector", "cld", "--events", 10, "--workers", 2, "--seed", 0)
-    assert validate.called == (("cld", 10, 2, 0), {})
 
 
 @pytest.mark.parametrize(
@@ -180,10 +148,7 @@ def test_validate_passes_its_numbers_on(command: Command, recipe: Callable[..., 
         (["simulat", "ttbar"], "simulate"),
         (["simulate", "ttbar", "--out", "x", "--evnts", "5"], "--events"),
         (["simulate", "ttbar", "--out", "x", "--events", "-5"], "-5"),
-        (["simulate", "ttbar", "--out", "x", "--events", "0"], "--events"),
         (["simulate", "ttbar", "--out", "x", "--events", "ten"], "ten"),
-        (["simulate", "ttbar", "--out", "x", "--workers", "-1"], "-1"),
-        (["simulate", "ttbar", "--out", "x", "--seed", "-1"], "-1"),
         (["simulate", "ttbar", "--out", "x", "--device", "tpu"], "device 'tpu' cannot be used here"),
         (["simulate", "ttbar"], "--out"),
         (["simulate", "--out", "x"], "SAMPLE or --hepmc"),
@@ -192,7 +157,6 @@ def test_validate_passes_its_numbers_on(command: Command, recipe: Callable[..., 
         (["simulate", "ttbar", "--out", "x", "production.events=-4"], "production.events=-4"),
         (["simulate", "ttbar", "--out", "x", "more"], "section.field=value"),
         (["simulate", "ttbar", "--out", "x", "--settings", "nowhere.toml"], "nowhere.toml"),
-        (["validate", "--events", "-1"], "-1"),
         (["check"], "DATASET"),
         (["bench", "nothing"], "nothing"),
         (["config", "generator.sead=1"], "'generator.seed'"),
@@ -259,7 +223,6 @@ def test_ctrl_c_says_whether_the_same_command_goes_on(
     [
         (DatasetError("shard 3 is\ntruncated; make it again"), 1, "shard 3 is truncated; make it again"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "the disk is full"),
-        (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
 def test_what_stops_the_work_is_one_line(
@@ -287,14 +250,6 @@ def test_config_shows_names_and_settings(command: Command) -> None:
     assert people.stdout == ""
     assert "events = 77" in people.stderr
     assert "ttbar" in people.stderr
-
-
-def test_config_writes_settings_that_read_back(command: Command, tmp_path: Path) -> None:
-    done = command("config", "generator.sample=ttbar", "--out", tmp_path / "s.toml")
-    assert done.code == 0
-    assert f"made: {tmp_path / 's.toml'}" in done.stderr
-    settings: Settings = SimulateSettings.resolve(tmp_path / "s.toml")
-    assert settings == SimulateSettings.resolve(None, ["generator.sample=ttbar"])
 
 
 @pytest.mark.parametrize(
@@ -353,7 +308,6 @@ def test_the_module_runs_as_a_program() -> None:
         (["train", "clic_tiny", "--epochs", "3", "--out", "x"], "write length.events=EVENTS"),
         (["train", "clic_tiny", "--batch-size", "3", "--out", "x"], "write compute.batch_elements=ELEMENTS"),
         (["train", "clic_tiny", "--data", "data/x", "--out", "x"], "write data=data/x"),
-        (["train", "clic_tiny", "--out", "x", "--device", "cuda"], "write compute.device=cuda"),
         (["train", "clic_tiny", "--out", "x", "--device", "gpu"], "write compute.device=cuda"),
         (["train", "clic_tiny", "--profile", "--out", "x"], "write profile=VALUE"),
         (["train", "clic_tiny", "--gpus", "2", "--out", "x"], "write ringflow launch local --workers N -- train"),
