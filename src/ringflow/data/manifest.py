@@ -202,17 +202,16 @@ def schema_columns(columns: Columns) -> dict[str, tuple[Column, ...]]:
 
 def dataset_card(manifest: Manifest, license: str | None = None) -> str:
     """Markdown with YAML front matter; equal manifests give equal cards. A licence is stated if one is given (SPDX)."""
-    return (
-        "\n".join([*_front_matter(manifest, license), *_overview(manifest), *_reading(manifest), *_columns(manifest)])
-        + "\n"
-    )
-
-
-def _front_matter(manifest: Manifest, license: str | None) -> Iterator[str]:
     size = next((name for limit, name in _SIZE_CATEGORIES if manifest.num_events < limit), "n>1M")
-    yield from (
+    title = f'"{manifest.sample} in the {manifest.detector} detector"'.replace("\\", "")
+    counts = [f"| {name} | {count} | {count / manifest.num_events:.1f} |" for name, count in manifest.counts.items()]
+    rule, first = manifest.split_rule, manifest.shards[0].file
+    splits = [f"| {s} | {', '.join(map(str, getattr(rule, s)))} | {manifest.splits[s]} |" for s in SPLITS]
+    collection, columns = next(iter(manifest.columns.items()))
+    column = parquet_name(collection, columns[0])
+    lines = [
         "---",
-        f'pretty_name: "{manifest.sample} in the {manifest.detector} detector"'.replace("\\", ""),
+        f"pretty_name: {title}",
         *([f"license: {license.lower()}"] if license else []),
         "tags: [particle-physics, particle-flow, calorimetry]",
         f"size_categories: [{size}]",
@@ -221,68 +220,42 @@ def _front_matter(manifest: Manifest, license: str | None) -> Iterator[str]:
         '  data_files: "shard-*.parquet"',
         "---",
         "",
-    )
+        f"# {manifest.sample}, detector {manifest.detector}",
+        "",
+        f"{manifest.num_events} events in {len(manifest.shards)} Parquet shards, {manifest.bytes / 1e6:.1f} MB,",
+        f"schema version {manifest.schema_version}. Units: GeV, mm, ns, tesla, radians.",
+        "",
+        *("| collection | objects | per event |", "|---|---|---|", *counts, ""),
+        *("## Splits", "", f"By `event_number % {rule.modulus}`:", ""),
+        *("| split | remainders | events |", "|---|---|---|", *splits, ""),
+        *("## Provenance", ""),
+        *("Settings, seeds, versions and the hash of every shard are in `manifest.json`. In short:", ""),
+        *(*_facts(manifest), ""),
+        *("## Reading", ""),
+        "Every column is a list per event; objects of one collection have the same order in all its columns.",
+        *("", "```python", "import awkward, pandas", ""),
+        f'events = awkward.from_parquet("{first}")   # events.{column}',
+        f'frame = pandas.read_parquet("{first}", columns=["event_number", "{column}"])',
+        *("", "from ringflow.data.read import Dataset", ""),
+        f'train = Dataset(".").to_awkward(split="train", columns=["{collection}"])   # train.{collection}.{columns[0]}',
+        *("```", ""),
+        *("## Columns", ""),
+        *("| column | type | unit | meaning |", "|---|---|---|---|"),
+        "| event_number | int64 | 1 | number of the event; decides its split |",
+        *_described(manifest),
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _overview(manifest: Manifest) -> Iterator[str]:
-    yield f"# {manifest.sample}, detector {manifest.detector}"
-    yield ""
-    yield f"{manifest.num_events} events in {len(manifest.shards)} Parquet shards, {manifest.bytes / 1e6:.1f} MB,"
-    yield f"schema version {manifest.schema_version}. Units: GeV, mm, ns, tesla, radians."
-    yield ""
-    yield "| collection | objects | per event |"
-    yield "|---|---|---|"
-    for name, count in manifest.counts.items():
-        yield f"| {name} | {count} | {count / manifest.num_events:.1f} |"
-    yield ""
-    yield "## Splits"
-    yield ""
-    rule = manifest.split_rule
-    yield f"By `event_number % {rule.modulus}`:"
-    yield ""
-    yield "| split | remainders | events |"
-    yield "|---|---|---|"
-    for split in SPLITS:
-        remainders = ", ".join(map(str, getattr(rule, split)))
-        yield f"| {split} | {remainders} | {manifest.splits[split]} |"
-    yield ""
-    yield "## Provenance"
-    yield ""
-    yield "Settings, seeds, versions and the hash of every shard are in `manifest.json`. In short:"
-    yield ""
+def _facts(manifest: Manifest) -> Iterator[str]:
     for key, value in manifest.provenance.items():
-        if isinstance(value, str | int | float) or (isinstance(value, dict) and key in ("code", "seeds")):
-            shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-            yield f"- {key}: {shown}"
-    yield ""
+        if isinstance(value, dict) and key in ("code", "seeds"):
+            yield f"- {key}: {', '.join(f'{name} {fact}' for name, fact in value.items())}"
+        elif isinstance(value, str | int | float):
+            yield f"- {key}: {value}"
 
 
-def _reading(manifest: Manifest) -> Iterator[str]:
-    collection, columns = next(iter(manifest.columns.items()))
-    column = parquet_name(collection, columns[0])
-    yield "## Reading"
-    yield ""
-    yield "Every column is a list per event; objects of one collection have the same order in all its columns."
-    yield ""
-    yield "```python"
-    yield "import awkward, pandas"
-    yield ""
-    yield f'events = awkward.from_parquet("{manifest.shards[0].file}")   # events.{column}'
-    yield f'frame = pandas.read_parquet("{manifest.shards[0].file}", columns=["event_number", "{column}"])'
-    yield ""
-    yield "from ringflow.data.read import Dataset"
-    yield ""
-    yield f'train = Dataset(".").to_awkward(split="train", columns=["{collection}"])   # train.{collection}.{columns[0]}'
-    yield "```"
-    yield ""
-
-
-def _columns(manifest: Manifest) -> Iterator[str]:
-    yield "## Columns"
-    yield ""
-    yield "| column | type | unit | meaning |"
-    yield "|---|---|---|---|"
-    yield "| event_number | int64 | 1 | number of the event; decides its split |"
+def _described(manifest: Manifest) -> Iterator[str]:
     for name, described in schema_columns(manifest.columns).items():
         for column in described:
             meaning = column.meaning + (f" (index into {column.points_to}, -1: none)" if column.points_to else "")

@@ -16,7 +16,7 @@ from ringflow.base.errors import UsageError
 from ringflow.base.page import PAGE_FILE, inline, render
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.evaluate.plots.figures import event_display
-from ringflow.evaluate.plots.gallery import Book, Picture, alt_text, pictures
+from ringflow.evaluate.plots.gallery import Book, Picture, pictures
 from ringflow.evaluate.plots.style import display_name, file_name, looks, save_figure
 from ringflow.evaluate.sheet import save_histogram
 from ringflow.evaluate.tables import HEADLINES, Row, class_rows, jet_bin_rows, mass_rows, metric_rows, verdict
@@ -172,7 +172,7 @@ def _tables(reconstructions: Mapping[str, Mapping[str, Any]]) -> dict[str, Table
 
 
 def _image(picture: Picture, reconstructions: list[str], folder: Path) -> Image:
-    alt = alt_text(picture, reconstructions)
+    alt = picture.alt(reconstructions)
     if picture.lacks:
         return Image(picture.title, picture.caption, alt, "", picture.lacks)
     return Image(picture.title, picture.caption, alt, inline(save_figure(picture.draw(), folder / picture.key)))

@@ -11,7 +11,7 @@ import torch
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, UsageError
-from ringflow.data.chunks import DatasetChunks, describe, from_tensors, to_tensors
+from ringflow.data.chunks import DatasetChunks, to_tensors
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, from_block
@@ -103,14 +103,6 @@ def test_stored_elements_are_used_and_made_again_when_broken(dataset: Path, monk
     again.close()
 
 
-def test_stored_elements_come_back_as_they_were(expected: ElementBatch) -> None:
-    back = from_tensors(to_tensors(expected))
-    assert equal(back, expected)
-    assert back.kind_N.dtype == back.charge_N.dtype == torch.int64
-    assert back.targets is not None
-    assert back.targets.label_N.dtype == torch.int64
-
-
 def test_hits_instead_of_clusters(dataset: Path) -> None:
     source = chunks(dataset, calorimeter="hit")
     batch = source.chunk(0)
@@ -128,42 +120,24 @@ def test_what_goes_wrong_in_the_background_is_raised_in_front(dataset: Path) -> 
     source.close()
 
 
-def test_a_description_names_the_data_but_not_the_place(dataset: Path) -> None:
-    described = describe(Dataset(dataset))
-    assert described["events"] == 21
-    assert described["sample"] == "fake"
-    assert str(dataset.parent) not in str(described)
-
-
-def outside(path: Path, **collections: Any) -> Path:
-    write_dataset(path, detector="fake", **collections)
-    return path
-
-
 def test_data_one_cannot_learn_from_is_one_line(dataset: Path, tmp_path: Path) -> None:
+    def outside(name: str, **collections: Any) -> Path:
+        return write_dataset(tmp_path / name, detector="fake", **collections).path
+
     with pytest.raises(UsageError, match=r"of the detector 'fake', the training is for 'clic'; give detector=fake"):
         chunks(dataset, detector="clic")
     one = ak.Array([[{"energy": 1.0, "x": 0.0, "y": 0.0, "z": 1.0}]])
     with pytest.raises(DatasetError, match="has no target_label: without truth there is nothing to learn"):
-        chunks(outside(tmp_path / "real", clusters=one))
+        chunks(outside("real", clusters=one))
     momentum = {"px": 1.0, "py": 0.0, "pz": 0.0, "energy": 1.0}
     target = ak.Array([[{"label": 3, "charge": 0, "track": -1, "cluster": 0, "num_particles": 1, **momentum}]])
-    without_tracks = outside(
-        tmp_path / "no_pt", clusters=one, targets=target, tracks=ak.Array([[{"eta": 1.0, "phi": 0.0}]])
-    )
+    no_pt = outside("no_pt", clusters=one, targets=target, tracks=ak.Array([[{"eta": 1.0, "phi": 0.0}]]))
     with pytest.raises(DatasetError, match=r"no_pt: missing features: the track collection has no column .*'pt'"):
-        chunks(without_tracks)
-
-
-@pytest.mark.parametrize(("number", "missing"), [(8, "train"), (7, "valid")])
-def test_a_dataset_without_events_of_a_split_is_one_line(
-    dataset: Path, tmp_path: Path, number: int, missing: str
-) -> None:
-    source = Dataset(dataset).to_awkward()[number : number + 1]
-    parts = {name: {field: source[name][field] for field in source[name].fields} for name in ("cluster", "target")}
-    tracks = {field: source.track[field] for field in source.track.fields if field != "particle"}
-    path = outside(
-        tmp_path / "one", tracks=tracks, clusters=parts["cluster"], targets=parts["target"], event_number=[number]
-    )
-    with pytest.raises(DatasetError, match=f"has no events in split '{missing}'; make more than its 1 events"):
-        chunks(path)
+        chunks(no_pt)
+    for number, missing in ((8, "train"), (7, "valid")):
+        source = Dataset(dataset).to_awkward()[number : number + 1]
+        parts = {f"{name}s": source[name] for name in ("track", "cluster", "target")}
+        parts["tracks"] = {field: source.track[field] for field in source.track.fields if field != "particle"}
+        path = outside(f"one_{missing}", event_number=[number], **parts)
+        with pytest.raises(DatasetError, match=f"has no events in split '{missing}'; make more than its 1 events"):
+            chunks(path)

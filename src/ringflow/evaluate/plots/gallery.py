@@ -52,6 +52,10 @@ class Picture(NamedTuple):
     draw: Callable[[], Figure]
     lacks: str = ""
 
+    def alt(self, reconstructions: Sequence[str]) -> str:
+        """What the figure is, for who cannot see it; the numbers are in the tables."""
+        return f"{self.title}, for {', '.join(display_name(name) for name in reconstructions)}."
+
 
 class Source(NamedTuple):
     """What the figures of a sample are drawn from, by reconstruction."""
@@ -67,9 +71,17 @@ class Source(NamedTuple):
         """Whether every one of these histograms has something in it, for any reconstruction."""
         return all(any(part.sum(flow=True) > 0 for part in self.histograms(name).values()) for name in names)
 
-    def bins(self, name: str, *section: str) -> dict[str, Sequence[Mapping[str, Any]]]:
-        """Figures in bins of all reconstructions, those of a section if one is named."""
-        return {reconstruction: self._part(reconstruction, section).get(name) or [] for reconstruction in self.books}
+    def measured(self, figure: str, bins: str, *section: str) -> dict[str, Curve]:
+        """A figure in bins of all reconstructions that have it, in a section if one is named."""
+        rows = {name: self._part(name, section).get(bins) for name in self.books}
+        return {name: measured(found, figure) for name, found in rows.items() if found}
+
+    def fractions(self, name: str, axis: str, *, matched: bool) -> dict[str, Curve]:
+        """Share of (un)matched jets in bins of their momentum."""
+        return {
+            reconstruction: matched_fraction(part, axis, matched=matched, edges=_JET_PT_EDGES)
+            for reconstruction, part in self.histograms(name).items()
+        }
 
     def notes(self, *wanted: tuple[str, Metric], section: tuple[str, ...] = ()) -> dict[str, str]:
         """Numbers of all reconstructions for a legend, written as in the tables: what is said, and which metric it is."""
@@ -96,11 +108,6 @@ def pictures(books: Mapping[str, Book], figures: Mapping[str, Figures]) -> Itera
     yield from _particles(source)
     for label in LABELS:
         yield from _class(source, label)
-
-
-def alt_text(picture: Picture, reconstructions: Sequence[str]) -> str:
-    """What the figure is, for who cannot see it; the numbers are in the tables."""
-    return f"{picture.title}, for {', '.join(display_name(name) for name in reconstructions)}."
 
 
 def _ratio_note(source: Source) -> str:
@@ -152,7 +159,6 @@ def _jets(source: Source) -> Iterator[Picture]:
     matched = "Jets (e+e− generalised kT, p = −1, R = 0.4, pT > 5 GeV) are matched one to one within ΔR < 0.1."
     true_pt, width = "true jet $p_T$ [GeV]", "IQR / median of jet response"
     if source.filled("jet_response"):
-        by_pt, by_eta = source.bins("jet_bins"), source.bins("jet_eta_bins")
         yield make.distribution(
             "jet_response", "Jet response",
             f"Reconstructed over true transverse momentum of matched jets. {matched} IQR: distance of the quartiles.{note}",
@@ -162,29 +168,29 @@ def _jets(source: Source) -> Iterator[Picture]:
         yield make.curve(
             "jet_width_pt", "Jet resolution against pT",
             f"IQR / median of the jet response in bins of true jet pT: lower is better. {_POINTS}{note}",
-            JET_PT_EDGES, _measured(by_pt, "iqr_over_median"), true_pt, width,
+            JET_PT_EDGES, source.measured("iqr_over_median", "jet_bins"), true_pt, width,
         )  # fmt: skip
         yield make.curve(
             "jet_median_pt", "Jet scale against pT",
             f"Median of the jet response in bins of true jet pT; 1 is right. {_POINTS}{note}",
-            JET_PT_EDGES, _measured(by_pt, "median"), true_pt, "median jet response", around=1.0,
+            JET_PT_EDGES, source.measured("median", "jet_bins"), true_pt, "median jet response", around=1.0,
         )  # fmt: skip
         yield make.curve(
             "jet_width_eta", "Jet resolution against η",
             f"IQR / median of the jet response in bins of true jet pseudorapidity. {_POINTS}{note}",
-            ETA_EDGES, _measured(by_eta, "iqr_over_median"), r"true jet $\eta$", width,
+            ETA_EDGES, source.measured("iqr_over_median", "jet_eta_bins"), r"true jet $\eta$", width,
         )  # fmt: skip
     if source.filled("jet_truth_pt"):
         yield make.curve(
             "jet_matched_pt", "Jets found against pT", f"Share of true jets matched to a reconstructed one. {_POINTS}{note}",
-            _JET_PT_EDGES, _fractions(source, "jet_truth_pt", "truth_pt", matched=True), true_pt, "true jets matched",
+            _JET_PT_EDGES, source.fractions("jet_truth_pt", "truth_pt", matched=True), true_pt, "true jets matched",
             fraction=True,
         )  # fmt: skip
     if source.filled("jet_truth_pt", "jet_reco_pt"):
         yield make.curve(
             "jet_fakes_pt", "Jets without a true one, against pT",
             f"Share of reconstructed jets that match no true jet. {_POINTS}{note}",
-            _JET_PT_EDGES, _fractions(source, "jet_reco_pt", "pt", matched=False), "reconstructed jet $p_T$ [GeV]",
+            _JET_PT_EDGES, source.fractions("jet_reco_pt", "pt", matched=False), "reconstructed jet $p_T$ [GeV]",
             "jets without a true jet", fraction=True,
         )  # fmt: skip
 
@@ -192,7 +198,7 @@ def _jets(source: Source) -> Iterator[Picture]:
 def _events(source: Source) -> Iterator[Picture]:
     note, make = _ratio_note(source), _Drawer("Missing momentum, energy and masses")
     if source.filled("met_response"):
-        bins, true_pt = source.bins("met_bins"), "true missing $p_T$ [GeV]"
+        true_pt = "true missing $p_T$ [GeV]"
         yield make.distribution(
             "met_response", "Missing pT response",
             f"Reconstructed over true missing transverse momentum. Events with true missing pT above 5 GeV.{note}",
@@ -202,12 +208,12 @@ def _events(source: Source) -> Iterator[Picture]:
         yield make.curve(
             "met_width", "Missing pT resolution",
             f"IQR / median of the response against the true missing pT. {_POINTS}{note}",
-            MISSING_PT_EDGES, _measured(bins, "iqr_over_median"), true_pt, "IQR / median, missing $p_T$",
+            MISSING_PT_EDGES, source.measured("iqr_over_median", "met_bins"), true_pt, "IQR / median, missing $p_T$",
         )  # fmt: skip
         yield make.curve(
             "met_median", "Missing pT scale",
             f"Median of the response against the true missing pT; 1 is right. {_POINTS}{note}",
-            MISSING_PT_EDGES, _measured(bins, "median"), true_pt, "median missing $p_T$ response", around=1.0,
+            MISSING_PT_EDGES, source.measured("median", "met_bins"), true_pt, "median missing $p_T$ response", around=1.0,
         )  # fmt: skip
     if source.filled("met_error"):
         errors = source.histograms("met_error")
@@ -284,17 +290,6 @@ def _class(source: Source, label: int) -> Iterator[Picture]:
     yield make.curve(
         f"{slug}_width", f"{make.group}: momentum resolution",
         f"IQR / median of reconstructed over true pT of matched {name}s. {_POINTS}{note}",
-        RESPONSE_PT_EDGES, _measured(source.bins("pt_bins", "classes", slug), "iqr_over_median"),
+        RESPONSE_PT_EDGES, source.measured("iqr_over_median", "pt_bins", "classes", slug),
         f"true {name} $p_T$ [GeV]", "IQR / median of $p_T$ response", log=True,
     )  # fmt: skip
-
-
-def _measured(bins: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> dict[str, Curve]:
-    return {reconstruction: measured(rows, name) for reconstruction, rows in bins.items() if rows}
-
-
-def _fractions(source: Source, name: str, axis: str, *, matched: bool) -> dict[str, Curve]:
-    return {
-        reconstruction: matched_fraction(part, axis, matched=matched, edges=_JET_PT_EDGES)
-        for reconstruction, part in source.histograms(name).items()
-    }
