@@ -9,8 +9,7 @@ import pytest
 
 from fixtures.executor_contract import Bench, ExecutorContract, TwoProcessesContract
 from fixtures.tiny_training import make_dataset
-from ringflow.tune.executor import Executor
-from ringflow.tune.executors.local import LocalExecutor
+from ringflow.tune.executors import Executor, LocalExecutor
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from fixtures.executor_contract import ENDLESS, Bench, ExecutorContract, TwoProc
 from fixtures.process_tree import descendants
 from fixtures.tiny_training import checkpoints, make_dataset, wait_for
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.tune.executor import Begun, Ended, Executor
-from ringflow.tune.executors.ray import RayExecutor
+from ringflow.tune.executors import Executor, RayExecutor
+from ringflow.tune.worker import Begun, Ended
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -29,11 +29,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def again(ray_nodes: Any) -> Iterator[Callable[[], Executor]]:
+def again(ray_nodes: Any, tmp_path: Path) -> Iterator[Callable[[], Executor]]:
     made: list[RayExecutor] = []
 
     def make() -> Executor:
-        made.append(RayExecutor(ray_nodes.address, workers=None, on_gpus=False))
+        made.append(RayExecutor(tmp_path / "study", ray_nodes.address, workers=None, on_gpus=False))
         return made[-1]
 
     yield make
@@ -49,7 +49,7 @@ def bench(again: Callable[[], Executor], tmp_path: Path, dataset: Path) -> Bench
 def ranks(cluster: Any) -> list[int]:
     """Processes that are actors of trials."""
     nodes = [process.process.pid for node in cluster.list_all_nodes() for process in node.all_processes["raylet"]]
-    return sorted(pid for node in nodes for pid, words in descendants(node).items() if "Rank" in words)
+    return sorted(pid for node in nodes for pid, words in descendants(node).items() if "RayWorker" in words)
 
 
 def test_a_killed_rank_ends_its_trial_and_the_next_one_works(bench: Bench, ray_nodes: Any) -> None:
@@ -87,8 +87,8 @@ class TestRayExecutor(ExecutorContract):
         code = f"""
 from pathlib import Path
 from fixtures.executor_contract import Bench
-from ringflow.tune.executors.ray import RayExecutor
-executor = RayExecutor(None, 2, on_gpus=False)
+from ringflow.tune.executors import RayExecutor
+executor = RayExecutor(Path("study"), None, 2, on_gpus=False)
 try:
     bench = Bench(executor, Path("study"), Path({str(dataset)!r}))
     bench.play(0, workers=2)
@@ -101,9 +101,9 @@ finally:
         assert (tmp_path / "study" / "trials" / "0000" / "last.safetensors").is_file()
 
 
-def test_nonsense_is_refused(ray_nodes: Any) -> None:
+def test_nonsense_is_refused(ray_nodes: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--workers 0 leaves nothing"):
-        RayExecutor(ray_nodes.address, workers=0, on_gpus=False)
+        RayExecutor(tmp_path, ray_nodes.address, workers=0, on_gpus=False)
 
 
 def test_a_trial_that_never_fits_is_refused_at_once(bench: Bench) -> None:

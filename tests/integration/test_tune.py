@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ from fixtures.process_tree import descendants
 from fixtures.tiny_training import TINY, command_line, make_dataset
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.record import TrialRecord
+from ringflow.tune.record import TrialRecord, read_rows
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -76,7 +75,7 @@ def wait_for(what: str, ready: Callable[[], Any]) -> Any:
 
 
 def trials_of(study: Path) -> list[TrialRecord]:
-    if not (study / "study.db").is_file():
+    if not (study / "journal.log").is_file():
         return []
     try:
         return StudyFolder(study).record().trials
@@ -92,10 +91,8 @@ def require_all_counted_once(study: Path, trials: int) -> None:
     record = StudyFolder(study).record()
     assert len(record.trials) == trials
     assert all(trial.over for trial in record.trials)
-    with sqlite3.connect(study / "study.db") as file:
-        rows = file.execute("SELECT trial, data FROM log WHERE kind = 'reported'").fetchall()
-    file.close()
-    told = Counter((trial, json.loads(data)["resource"]) for trial, data in rows)
+    rows = [row for row in read_rows(study / "journal.log") if row.kind == "reported"]
+    told = Counter((row.trial, row.data["resource"]) for row in rows)
     assert set(told.values()) == {1}
 
 
@@ -185,7 +182,7 @@ def test_a_process_that_is_killed_costs_no_trial(tmp_path: Path, words: list[str
 
 def _is_worker(number: int) -> bool:
     try:
-        return b"tune.executors.worker" in Path(f"/proc/{number}/cmdline").read_bytes()
+        return b"ringflow.tune.worker" in Path(f"/proc/{number}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -260,22 +257,20 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "study").exists()
 
 
-def test_a_damaged_or_locked_log_is_told(
-    tmp_path: Path, words: list[str], command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_journal_and_an_earlier_study_are_told(
+    tmp_path: Path, words: list[str], command: Callable[..., Any]
 ) -> None:
     study = tmp_path / "study"
-    monkeypatch.setattr("ringflow.tune.log._SECONDS_TO_WAIT", 0.1)
     assert command(*words, "--trials", 1).code == 0
-    whole = (study / "study.db").read_bytes()
-    (study / "study.db").write_bytes(b"no database, " + whole[13:])
+    journal = study / "journal.log"
+    whole = journal.read_bytes()
+    journal.write_bytes(b"no journal\n" + whole)
     done = command("tune", "resume", study)
     assert done.code == 1
-    assert "study.db is damaged" in done.stderr
-    (study / "study.db").write_bytes(whole)
-    with sqlite3.connect(study / "study.db", isolation_level=None) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        done = command("tune", "report", study)
-        assert done.code == 1
-        assert "is locked by another program" in done.stderr
-    other.close()
+    assert "journal.log is damaged" in done.stderr
+    journal.rename(study / "study.db")
+    done = command("tune", "report", study)
+    assert done.code == 1
+    assert "is a study of an earlier version of ringflow" in done.stderr
+    journal.write_bytes(whole)
     assert command("tune", "resume", study).code == 0

@@ -7,6 +7,7 @@
     └── FailureError              the request was fine, the work failed: exit code 1
         ├── InputFileError        a file given by the user is missing, broken or empty
         ├── DatasetError          a dataset is corrupted, incomplete or of another schema
+        ├── DiskFullError         no room for what was to be written
         ├── DivergenceError       the loss of a training became NaN or infinite
         └── LostPeerError         another process of the same training is gone
 
@@ -50,6 +51,10 @@ class InputFileError(FailureError):
 
 class DatasetError(FailureError):
     """A dataset is corrupted, incomplete or of another schema version."""
+
+
+class DiskFullError(FailureError):
+    """There is no room for what was to be written."""
 
 
 class DivergenceError(FailureError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.errors import DiskFullError, FailureError, UsageError
 
 #: Every folder the software makes holds its resolved settings; this is how it knows its own.
 SETTINGS_FILE = "settings.toml"
@@ -91,7 +91,8 @@ def write_errors(path: Path) -> Iterator[None]:
         reason = _REASONS.get(error.errno or 0)
         if reason is None:
             raise
-        raise FailureError(f"cannot write {path}: {reason}") from error
+        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else FailureError
+        raise kind(f"cannot write {path}: {reason}") from error
 
 
 def _probe(folder: Path) -> None:

@@ -20,7 +20,6 @@ replay_trials_per_second    of one replay of ten thousand trials
 from __future__ import annotations
 
 import io
-import json
 import math
 import tempfile
 import time
@@ -33,28 +32,22 @@ from typing import Any, NamedTuple
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say, table
-from ringflow.base.rundir import write_atomic
 from ringflow.launch.frameworks import framework
 from ringflow.train.device import hardware
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.create import create
-from ringflow.tune.desk import Side, Tray
-from ringflow.tune.drive import drive
-from ringflow.tune.executor import Message, Order
-from ringflow.tune.folder import StudyFolder
-from ringflow.tune.log import StudyLog
-from ringflow.tune.mirror import Mirror
+from ringflow.tune.folder import StudyFolder, StudySettings, create
 from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import StudyRecord
 from ringflow.tune.replay.campaign import HARD, HOURS, assumptions, plan_campaign, sensitivity, steps_of_sensitivity
 from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.replay.engine import Setting, Speedup, speedup
+from ringflow.tune.run import drive
 from ringflow.tune.run import run as run_study
 from ringflow.tune.schedulers import GROWING
-from ringflow.tune.settings import StudySettings
-from ringflow.tune.space_file import space_path
+from ringflow.tune.space import space_path
 from ringflow.tune.study import Study
 from ringflow.tune.table import LiveTable
+from ringflow.tune.worker import Mail, Message, Order, Voice
 
 DEVICES = (64, 256, 1024)
 #: What loading a network takes beside a start, in seconds; small networks are read at once.
@@ -298,7 +291,7 @@ def run_studies(
 
 
 class DriverCost(NamedTuple):
-    """What the driver of a study takes for itself: search, scheduler, log, desk, table and the file for Optuna."""
+    """What the driver of a study takes for itself: search, scheduler, journal, orders and table."""
 
     seconds_per_trial: float
     #: Once, to load what it needs.
@@ -323,72 +316,56 @@ def _driver_seconds(trials: int) -> float:
         folder = create(training, settings, space_path("training"), Path(place) / "study")
         executor = MadeUpTrials()
         began = time.perf_counter()
-        with StudyLog(folder.log) as log:
-            study, mirror, shown = Study(folder, log), Mirror(folder), 0
-            with LiveTable(trials, "loss") as live:
-
-                def look(study: Study) -> None:
-                    nonlocal shown
-                    live.show(study.record)
-                    mirror.apply(study.rows[shown:])
-                    shown = len(study.rows)
-
-                try:
-                    drive(study, executor, look)
-                finally:
-                    mirror.close()
+        study = Study(folder)
+        with LiveTable(trials, "loss") as live:
+            drive(study, executor, lambda study: live.show(study.record))
         return time.perf_counter() - began - executor.seconds
 
 
 class MadeUpTrials:
-    """An executor whose trials come to their rungs at once: what they say lies on the desk as soon as it is asked for."""
+    """An executor whose trials come to their rungs at once: what they say is there as soon as it is asked for."""
 
     def __init__(self) -> None:
         #: That the trials took.
         self.seconds = 0.0
-        self._trays: dict[int, Tray] = {}
-        self._next: dict[int, int] = {}  # resource of the next report; 0: told to end
-        self._said: dict[int, int] = {}
+        self._mail: dict[int, Mail] = {}
+        self._voices: dict[int, Voice] = {}
+        self._next: dict[int, int] = {}  # resource of the next report; 0: told to end, -1: waits for an answer
 
     def room(self, workers: int) -> bool:
         """For a few trials."""
-        return len(self._trays) < _AT_ONCE
+        return len(self._mail) < _AT_ONCE
 
     def start(self, order: Order) -> None:
-        """Its reports will lie on the desk."""
-        self._trays[order.trial], self._next[order.trial], self._said[order.trial] = Tray(order), order.until, 0
+        """It begins at once."""
+        self._mail[order.trial], self._next[order.trial] = Mail(order), order.until
         began = time.perf_counter()
-        Side(order.ticket).begin()
+        self._voices[order.trial] = Voice(order.folder)
+        self._voices[order.trial].say("begun", worker="")
         self.seconds += time.perf_counter() - began
 
     def answer(self, trial: int, until: int) -> None:
-        """Through the desk."""
-        self._trays[trial].answer(until)
+        """As to a worker."""
+        self._mail[trial].answer(until)
         self._next[trial] = until
 
     def poll(self, seconds: float) -> Sequence[Message]:
-        """Every trial goes on to its next report, or to its end; then the desk is looked at."""
+        """Every trial goes on to its next report, or to its end; then it is looked at what they said."""
         began = time.perf_counter()
         for trial, until in self._next.items():
             if until > 0:
-                self._report(trial, until)
+                settings = self._mail[trial].order.settings
+                share = until / settings["length"]["events"]
+                loss = 1.0 + abs(math.log10(settings["optimizer"]["rate"]) + 3.0) + 0.2 * share**-0.5
+                self._voices[trial].say("report", resource=until, figures={"loss": loss})
+                self._next[trial] = -1
             elif until == 0:
-                Side(self._trays[trial].order.ticket).end()
+                self._voices[trial].say("ended", trouble=None, reason="")
         self.seconds += time.perf_counter() - began
-        messages = [message for tray in self._trays.values() for message in tray.look()]
-        for trial in [trial for trial, tray in self._trays.items() if tray.ended]:
-            del self._trays[trial], self._next[trial], self._said[trial]
+        messages = [message for mail in self._mail.values() for message in mail.look()]
+        for trial in [trial for trial, mail in self._mail.items() if mail.ended]:
+            del self._mail[trial], self._next[trial], self._voices[trial]
         return messages
-
-    def _report(self, trial: int, until: int) -> None:
-        """Lay a report down, as the first process of a trial does before it waits for the answer."""
-        order = self._trays[trial].order
-        share = until / order.settings["length"]["events"]
-        loss = 1.0 + abs(math.log10(order.settings["optimizer"]["rate"]) + 3.0) + 0.2 * share**-0.5
-        said = {"resource": until, "figures": {"loss": loss}}
-        write_atomic(order.ticket / f"report-{self._said[trial]}.json", json.dumps(said))
-        self._said[trial] += 1
-        self._next[trial] = -1  # waits for the answer
 
     def close(self) -> None:
         """Nothing runs."""

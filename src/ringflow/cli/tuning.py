@@ -60,8 +60,8 @@ def tune_command(
     """
     preset, overrides = without_start(preset, overrides)
     from ringflow.train.settings import TrainSettings
-    from ringflow.tune.create import create
-    from ringflow.tune.space_file import space_path
+    from ringflow.tune.folder import create
+    from ringflow.tune.space import space_path
 
     training = TrainSettings.resolve(preset, overrides)
     folder = out or Path("studies") / Path(preset or "study").stem
@@ -339,7 +339,7 @@ def panda_space(
 
 
 def _read_space(space: str) -> Space:
-    from ringflow.tune.space_file import read_space, space_path
+    from ringflow.tune.space import read_space, space_path
 
     return read_space(space_path(space))
 
@@ -353,6 +353,6 @@ def work(
     idle: Annotated[Count, about("Seconds without a trial after which it ends.")] = 60,
 ) -> None:
     """Train trials of a study in this job of Slurm, one after the other."""
-    from ringflow.tune.executors import slurm_pilot
+    from ringflow.tune.executors import work_in_job
 
-    slurm_pilot.work(study, workers, idle)
+    work_in_job(study, workers, idle)

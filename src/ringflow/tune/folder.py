@@ -1,35 +1,70 @@
-"""The folder of a study, known without torch.
+"""The folder of a study: what lies in it, how it is made, and what a new one learns from it. Known without torch.
 
 study.toml       how many trials, who searches, who decides
 settings.toml    settings of a training that the space varies
 space.toml       what is varied
-origin.json      code, versions and data that it belongs to, and the earlier study that it learned from
-study.db         everything that happened (SQLite), see `log`
-optuna.db        the same for Optuna and its dashboard; made again from the log when it is missing
+origin.json      code, versions and data that it belongs to, and the earlier studies that it learned from
+journal.log      everything that happened, as Optuna keeps it, see `record`
 trials/0007/     the run of a trial, complete, as `ringflow train` leaves it; what its processes said is in trials/0007.log
-desk/            orders and reports under way
+work/            orders and reports under way, see `worker`
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.errors import InputFileError
-from ringflow.base.rundir import SETTINGS_FILE
-from ringflow.train.settings import TrainSettings
-from ringflow.tune.log import LOG_FILE, read_rows
-from ringflow.tune.record import StudyRecord
-from ringflow.tune.schedulers import Ladder
-from ringflow.tune.settings import StudySettings
-from ringflow.tune.space import Space
-from ringflow.tune.space_file import read_space
+from pydantic import Field
 
-STUDY_FILE, SPACE_FILE, ORIGIN_FILE = "study.toml", "space.toml", "origin.json"
-OPTUNA_FILE, TRIALS_FOLDER = "optuna.db", "trials"
+from ringflow import __version__
+from ringflow.base.config import Settings, write
+from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.log import say
+from ringflow.base.provenance import code_version
+from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
+from ringflow.train.settings import TrainSettings
+from ringflow.tune import SchedulerName, SearchName
+from ringflow.tune.objective import ALIASES
+from ringflow.tune.record import JOURNAL_FILE, StudyRecord, TrialRecord, read_rows
+from ringflow.tune.schedulers import ETA, Ladder
+from ringflow.tune.search import Finished, aligned
+from ringflow.tune.space import Space, read_space
+
+STUDY_FILE, SPACE_FILE, ORIGIN_FILE, TRIALS_FOLDER = "study.toml", "space.toml", "origin.json", "trials"
+#: Settings that a space may not vary: they are the same for all trials of a study.
+_FIXED = ("data", "seed", "start", "profile", "detector", "sync", "length", "source.lanes", "compute.device")
+
+
+class StudySettings(Settings):
+    """Everything a study needs beside the settings of its trainings and its space."""
+
+    trials: int = Field(default=24, ge=1)
+    search: SearchName = "tpe"
+    scheduler: SchedulerName = "asha"
+    #: What is made small, by name; the first one decides how long a trial lives.
+    objectives: tuple[str, ...] = Field(default=("loss",), min_length=1)
+    #: Events after which trials are compared for the first time; one in `eta` goes on to `eta` times as many, and the last
+    #: ones to `length.events` of the training.
+    least: int = Field(ge=1)
+    eta: int = Field(default=ETA, ge=2)
+    #: Processes of a trial at first, and at most (a trial grows with `rasda`).
+    workers_per_trial: int = Field(default=1, ge=1)
+    most_workers: int = Field(default=1, ge=1)
+    #: Processes of all trials together, for `rasda-idle`, which lets trials grow onto those that nobody uses.
+    processes: int | None = Field(default=None, ge=1)
+    #: How often a trial may fail before it is given up.
+    retries: int = Field(default=2, ge=0)
+    seed: int = Field(default=1, ge=0)
+    #: Whether the first trial has the settings that the space varies as they are, if they are a point of it.
+    default_first: bool = True
+    #: Values of every range in a grid.
+    grid_steps: int = Field(default=3, ge=1)
 
 
 @dataclass(frozen=True)
@@ -77,9 +112,9 @@ class StudyFolder:
         return Ladder(self.settings.least, self.training.length.events, self.settings.eta)
 
     @property
-    def log(self) -> Path:
-        """File of the log."""
-        return self.path / LOG_FILE
+    def journal(self) -> Path:
+        """File of all that happened."""
+        return self.path / JOURNAL_FILE
 
     def run(self, trial: int) -> Path:
         """Folder of a trial's run."""
@@ -87,4 +122,137 @@ class StudyFolder:
 
     def record(self) -> StudyRecord:
         """All that happened until now; others may be writing."""
-        return StudyRecord(self.training.length.events, read_rows(self.log))
+        return StudyRecord(self.training.length.events, read_rows(self.journal))
+
+
+def create(
+    training: TrainSettings,
+    settings: StudySettings,
+    space: Path,
+    out: Path,
+    *,
+    warm_start: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> StudyFolder:
+    """Make the folder of a study; one that is there is taken up if it is the same study."""
+    _check(training, settings, space)
+    earlier_trials(warm_start, read_space(space), settings)  # an error if there is nothing to learn from
+    if (out / STUDY_FILE).is_file() and not overwrite:
+        found = StudyFolder(out)
+        _require_same(found, training, settings, space)
+        return found
+    prepare(out, marks=(STUDY_FILE,), overwrite=overwrite)
+    shutil.copyfile(space, out / SPACE_FILE)
+    write(training, out / SETTINGS_FILE)
+    write_atomic(out / ORIGIN_FILE, json.dumps(_origin(training, warm_start), indent=1) + "\n")
+    write(settings, out / STUDY_FILE)  # last: with it the folder is a study
+    return StudyFolder(out)
+
+
+def _check(training: TrainSettings, settings: StudySettings, space: Path) -> None:
+    for parameter in read_space(space).parameters:
+        for fixed in _FIXED:
+            if parameter.name == fixed or parameter.name.startswith(f"{fixed}."):
+                raise UsageError(
+                    f"{parameter.name} cannot vary within a study; give it on the command line, for all trials"
+                )
+        if parameter.name.startswith("loss.") and any(name.startswith("loss") for name in settings.objectives):
+            raise UsageError(
+                f"{parameter.name} changes what the loss means, so it cannot be the objective; use --objective jets"
+            )
+    if settings.least > training.length.events:
+        raise UsageError(
+            f"trials of length.events={training.length.events} never come to --least {settings.least}; give less"
+        )
+    if training.sync != "allreduce":
+        raise UsageError(f"a trial cannot be trained with sync={training.sync}; use sync=allreduce")
+    from ringflow.train.data import require_data
+
+    require_data(training)
+
+
+def _require_same(found: StudyFolder, training: TrainSettings, settings: StudySettings, space: Path) -> None:
+    pairs = [(found.settings, settings), (found.training, training)]
+    for before, now in pairs:
+        was, wanted = before.model_dump(mode="json"), now.model_dump(mode="json")
+        for name in was:
+            if was[name] != wanted[name]:
+                raise UsageError(
+                    f"the study in {found.path} has {name}={was[name]}, not {wanted[name]}; give another --out, or go on with "
+                    f"`ringflow tune resume {found.path}`"
+                )
+    if (found.path / SPACE_FILE).read_bytes() != space.read_bytes():
+        raise UsageError(f"the study in {found.path} has another space than {space}; give another --out")
+
+
+def _origin(training: TrainSettings, warm_start: Sequence[Path]) -> dict[str, Any]:
+    from ringflow.train.data import fingerprint
+
+    return {
+        "ringflow": __version__,
+        "code": code_version(),
+        "data": fingerprint(training),
+        "warm_start": [str(path.absolute()) for path in warm_start],
+    }
+
+
+def require_same_origin(folder: StudyFolder) -> None:
+    """Trials of other data or by other code do not compare."""
+    now, before = _origin(folder.training, ()), folder.origin
+    advice = "its trials would not compare; make a new study, or allow it with --allow-changes"
+    if before["data"] != now["data"]:
+        raise UsageError(f"the data of the study in {folder.path} are not what they were; {advice}")
+    was, here = _version(before), _version(now)
+    if was != here:
+        raise UsageError(f"the study in {folder.path} was made with ringflow {was}, this is {here}; {advice}")
+
+
+def _version(origin: dict[str, Any]) -> str:
+    code = origin["code"]
+    return f"{origin['ringflow']} ({code['commit'][:12] if code else 'installed'})"
+
+
+def earlier_trials(studies: Sequence[Path], space: Space, settings: StudySettings) -> list[Finished]:
+    """The trials of earlier studies that say something about the objectives in a space, for a search that begins.
+
+    Their numbers are negative, -1 the newest. Those that were stopped are among them, those that never reported are not. An
+    error if there is no study, or none of its trials can be used.
+    """
+    found = [_earlier(path, space, settings.objectives) for path in studies]
+    if len(found) > 1:  # their values may mean different things, but the best of each is the best of each
+        found = [aligned(trials) for trials in found]
+    together = [trial for trials in found for trial in trials]
+    return [replace(trial, trial=number - len(together)) for number, trial in enumerate(together)]
+
+
+def _earlier(path: Path, space: Space, objectives: Sequence[str]) -> list[Finished]:
+    study = StudyFolder(path)
+    told = [trial for trial in study.record().trials if trial.reports]
+    inside = [trial for trial in told if space.holds(trial.point)]
+    found, missing = [], set()
+    for trial in inside:
+        values = {name: _last_value(study, trial, name) for name in objectives}
+        missing |= {name for name, value in values.items() if value is None}
+        measured = tuple(value for value in values.values() if value is not None)
+        if len(measured) == len(values):
+            way = trial.earlier_values if objectives[0] == study.settings.objectives[0] else ()
+            several = measured if len(objectives) > 1 else ()
+            whole = trial.state == "complete"
+            found.append(Finished(0, trial.point, measured[0], trial.resource, whole, way, several))
+    lacking = " or ".join(sorted(missing)) or objectives[0]
+    left_out = (
+        f"{len(told) - len(inside)} of {len(told)} are not of this space, {len(inside) - len(found)} have no {lacking}"
+    )
+    if not any(math.isfinite(trial.value or 0.0) for trial in found):
+        why = left_out if told else "none of its trials reported anything"
+        raise UsageError(f"nothing can be learned from {path}: {why}; give a study of the same settings, or none")
+    if len(found) < len(told):
+        say(f"{path}: {len(found)} trials to learn from; {left_out}")
+    return found
+
+
+def _last_value(study: StudyFolder, trial: TrialRecord, objective: str) -> float | None:
+    """The last value of an objective, NaN if the training diverged; None if it was not measured."""
+    if objective == study.settings.objectives[0] or (trial.value is not None and math.isnan(trial.value)):
+        return trial.value
+    return trial.figures.get(ALIASES.get(objective, objective))

@@ -16,8 +16,8 @@ from ringflow.base.rundir import write_errors
 from ringflow.base.toml import toml_value
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import ALIASES
-from ringflow.tune.parameter import Choice, Parameter
 from ringflow.tune.record import TrialRecord
+from ringflow.tune.space import Choice, Parameter
 
 BOARD_FOLDER = "tensorboard"
 #: The best ones are written if there are more: TensorBoard takes minutes to read thousands.
@@ -31,7 +31,7 @@ def write_hparams(study: Path) -> Path:
     folder = StudyFolder(study)
     objectives = folder.settings.objectives
     board = study / BOARD_FOLDER
-    if _is_newer(board / _FILE, folder.log):
+    if _is_newer(board / _FILE, folder.journal):
         return study
     best_first = sorted(folder.record().trials, key=lambda trial: _or_infinite(trial.value))
     with write_errors(board):
@@ -41,8 +41,8 @@ def write_hparams(study: Path) -> Path:
     return study
 
 
-def _is_newer(path: Path, log: Path) -> bool:
-    return path.exists() and log.exists() and path.stat().st_mtime_ns > log.stat().st_mtime_ns
+def _is_newer(path: Path, journal: Path) -> bool:
+    return path.exists() and journal.exists() and path.stat().st_mtime_ns > journal.stat().st_mtime_ns
 
 
 def _or_infinite(value: float | None) -> float:

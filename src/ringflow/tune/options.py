@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from ringflow.base.errors import UsageError
 from ringflow.base.options import Count, Several, Switch
+from ringflow.tune import ExecutorName, SchedulerName, SearchName
 from ringflow.tune.schedulers import ETA, first_rung
 
 if TYPE_CHECKING:
     from ringflow.launch.slurm import Job
     from ringflow.train.settings import TrainSettings
-    from ringflow.tune.settings import StudySettings
-
-Executor = Literal["local", "ray", "slurm"]
-Search = Literal["grid", "random", "evolution", "tpe", "gp", "forest"]
-Scheduler = Literal["none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle"]
+    from ringflow.tune.folder import StudySettings
 
 
 @Parameter(name="*")
@@ -27,7 +24,7 @@ Scheduler = Literal["none", "halving", "hyperband", "asha", "asha-promote", "ras
 class Place:
     """Where trials run."""
 
-    executor: Annotated[Executor, Parameter(help="Processes of this machine, a Ray cluster, or jobs of Slurm.")] = (
+    executor: Annotated[ExecutorName, Parameter(help="Processes of this machine, a Ray cluster, or jobs of Slurm.")] = (
         "local"
     )
     workers: Annotated[
@@ -84,9 +81,9 @@ class Plan:
     """How a study goes."""
 
     trials: Annotated[Count, Parameter(help="Settings to try.")] = 24
-    search: Annotated[Search, Parameter(help="How settings are chosen.")] = "tpe"
+    search: Annotated[SearchName, Parameter(help="How settings are chosen.")] = "tpe"
     scheduler: Annotated[
-        Scheduler, Parameter(help="Who decides how long a trial lives; with `rasda` also on how many processes.")
+        SchedulerName, Parameter(help="Who decides how long a trial lives; with `rasda` also on how many processes.")
     ] = "asha"
     objective: Annotated[
         str, Parameter(help="What is made small: loss, jets, cpu_ms, parameters, or several with commas.")
@@ -111,7 +108,7 @@ class Plan:
 
     def settings(self, training: TrainSettings, place: Place) -> StudySettings:
         """The settings of the study, with what follows from the training and from the place."""
-        from ringflow.tune.settings import StudySettings
+        from ringflow.tune.folder import StudySettings
 
         return StudySettings(
             trials=self.trials,

@@ -39,11 +39,9 @@ from ringflow.base.errors import FailureError, InputFileError, RingflowError, Se
 from ringflow.base.log import speaks
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
 from ringflow.base.toml import dump_toml
-from ringflow.tune.parameter import Choice, Parameter, same
-from ringflow.tune.schedulers import Finished, Point
-from ringflow.tune.search import make_search
-from ringflow.tune.space import Space
-from ringflow.tune.space_file import parse_space
+from ringflow.tune.schedulers import Point
+from ringflow.tune.search import Finished, Search
+from ringflow.tune.space import Choice, Parameter, Space, parse_space, same
 
 #: Methods of a space, and what their dimension must hold; then what others also write, and what changes nothing for us.
 METHODS = {
@@ -234,7 +232,7 @@ def steer(
             raise UsageError(f"point {number} is not of the space: {_why_not(point, space)}")
         value = math.nan if loss is not None and not loss < given_up else loss
         known.append(Finished(number, point, value, complete=loss is not None))
-    chooser = make_search(search, space, settings, seed=seed)
+    chooser = Search(search, space, settings, seed=seed)
     new: list[Point] = []
     while len(new) < num_points and len(known) < max_points:
         chosen = chooser.ask(len(known), known)

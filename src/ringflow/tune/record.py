@@ -1,27 +1,51 @@
-"""What is known of a study: its trials, what they reported, and what was decided. Made from the rows of its log, see `log`.
+"""What is known of a study: its trials, what they reported, and what was decided, kept in a journal of Optuna.
 
-    record = read_record(Path("studies/clic_small"))
+    record = StudyFolder(Path("studies/first")).record()
     record.best.point, record.best.value
 
-Rows are facts in the order in which they happened, so the record of an interrupted study is that of the study until then.
+Whatever happens is a row: a number, a time, a kind and what belongs to it. Rows are system attributes of Optuna's trials, each
+on disk before anything follows from it, and nothing is ever changed: a study that was killed is what its rows say. Beside them
+a trial has what Optuna itself wants, so that its dashboard, `optuna.load_study` and its plots work on the same file:
+
+    params, state, values         of the settings; what became of it; last values of the objectives
+    intermediate values           of the first objective, by events shown; not with several objectives, of which Optuna has none
+    user attributes               run: its folder; outcome: state, events, processes, device-seconds, failures, figures
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ringflow.base.errors import FailureError, InputFileError
+from ringflow.base.output import finite_or_null
+from ringflow.base.rundir import write_errors
+from ringflow.launch.frameworks import framework
+from ringflow.tune.objective import values_of
 from ringflow.tune.schedulers import Point, Verdict
 
+if TYPE_CHECKING:
+    from optuna.storages import JournalStorage
+
+    from ringflow.tune.space import Space
+
+JOURNAL_FILE = "journal.log"
+#: Begins the names of the system attributes that are rows.
+_ROW = "ringflow:"
 #: `waiting` for processes, `running`, put aside, given up at a rung, lived to the end, could not be trained.
 State = Literal["waiting", "running", "paused", "stopped", "complete", "failed"]
 OVER = ("stopped", "complete", "failed")
 
 
 class Row(NamedTuple):
-    """A line of the log."""
+    """Something that happened; trial -1 is the study."""
 
     number: int
     #: Seconds since 1970.
@@ -186,3 +210,161 @@ def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     told = [trial for trial in trials if trial.value is not None and math.isfinite(trial.value)]
     chosen = [trial for trial in told if trial.state == "complete"] or told
     return min(chosen, key=lambda trial: trial.value or 0.0) if chosen else None
+
+
+class Journal:
+    """The file of a study, to be written by its driver alone; others may read it meanwhile."""
+
+    def __init__(self, path: Path, space: Space, objectives: Sequence[str], runs: Path) -> None:
+        self._path, self._space, self._objectives, self._runs = path, space, tuple(objectives), runs
+        self._optuna = framework("optuna", "tune")
+        with write_errors(path):
+            _mend(path)
+            self._storage = _open(path)
+            if not self._storage.get_all_studies():
+                self._create(path.absolute().parent.name)
+        self.rows = _rows(self._storage)
+        self._distributions = {parameter.name: parameter.distribution for parameter in space.parameters}
+
+    def _create(self, name: str) -> None:
+        minimize = self._optuna.study.StudyDirection.MINIMIZE
+        with _quiet(), warnings.catch_warnings():
+            self._storage.create_new_study([minimize] * len(self._objectives), name)
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            self._optuna.load_study(study_name=name, storage=self._storage).set_metric_names(list(self._objectives))
+
+    def append(self, kind: str, trial: int = -1, *, notes: Mapping[str, Any] | None = None, **data: Any) -> Row:
+        """Add a row; it is on disk when this returns. `notes` are what a sampler wants to find with a new trial."""
+        row = Row(len(self.rows), time.time(), kind, trial, finite_or_null(data))
+        key = f"{_ROW}{row.number:07d}"
+        value: Any = [row.time, kind, row.data]
+        with write_errors(self._path):
+            if kind == "added":
+                self._add(row, {key: value, **(notes or {})})
+            elif trial < 0:
+                self._storage.set_study_system_attr(0, key, value)
+            else:
+                self._storage.set_trial_system_attr(trial, key, value)
+        self.rows.append(row)
+        return row
+
+    def _add(self, row: Row, attributes: dict[str, Any]) -> None:
+        point = row.data["point"]
+        plain = {p.name: p.plain(point[p.name]) for p in self._space.parameters if p.name in point}
+        template = self._optuna.trial.create_trial(
+            state=self._optuna.trial.TrialState.RUNNING,
+            params=plain,
+            distributions={name: self._distributions[name] for name in plain},
+            user_attrs={"run": str(self._runs / f"{row.trial:04d}")},
+            system_attrs=attributes,
+        )
+        found = self._storage.create_new_trial(0, template)
+        if found != row.trial:
+            raise FailureError(f"somebody else added trials to {self._path}; put a copy of it back without them")
+
+    def publish(self, trial: TrialRecord) -> None:
+        """Tell Optuna what is new about a trial."""
+        shown = self._storage.get_trial(trial.number)
+        if shown.state.is_finished():
+            return
+        with write_errors(self._path):
+            if len(self._objectives) == 1:
+                for said in trial.reports[len(shown.intermediate_values) :]:
+                    self._storage.set_trial_intermediate_value(trial.number, said.resource, said.value)
+            if trial.over:
+                state, values = outcome(trial, self._objectives)
+                self._storage.set_trial_user_attr(trial.number, "outcome", finite_or_null(_words(trial)))
+                self._storage.set_trial_state_values(trial.number, self._optuna.trial.TrialState[state], values)
+
+    def notes(self, trial: int) -> dict[str, Any]:
+        """What a sampler noted with a trial."""
+        found = self._storage.get_trial(trial).system_attrs
+        return {key: value for key, value in found.items() if not key.startswith(_ROW)}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a journal that others may be writing; nothing is changed."""
+    if not path.is_file():
+        if path.with_name("study.db").is_file():
+            raise InputFileError(
+                f"{path.parent} is a study of an earlier version of ringflow, which this one does not read; "
+                "its trials are whole in trials/, a new study needs another --out"
+            )
+        raise InputFileError(f"{path} does not exist; give the folder of a study, as made by `ringflow tune`")
+    return _rows(_open(path))
+
+
+def _rows(storage: JournalStorage) -> list[Row]:
+    if not storage.get_all_studies():
+        return []
+    attributes = [(-1, storage.get_study_system_attrs(0))]
+    attributes += [(trial.number, trial.system_attrs) for trial in storage.get_all_trials(0, deepcopy=False)]
+    return sorted(
+        Row(int(key.removeprefix(_ROW)), moment, kind, trial, data)
+        for trial, found in attributes
+        for key, (moment, kind, data) in ((key, value) for key, value in found.items() if key.startswith(_ROW))
+    )
+
+
+def _open(path: Path) -> JournalStorage:
+    optuna = framework("optuna", "tune")
+    with _quiet():
+        try:
+            backend = optuna.storages.journal.JournalFileBackend(str(path))
+            storage: JournalStorage = optuna.storages.JournalStorage(backend)
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise InputFileError(
+                f"{path} is damaged ({' '.join(str(error).split())[:120]}); put a copy of it back, or move it away and "
+                "start the study again with --warm-start: the folders of its trials are untouched"
+            ) from None
+    return storage
+
+
+def _mend(path: Path) -> None:
+    """Take away the half line that a driver left which was killed while it wrote; Optuna would stumble over it for ever."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Optuna tells of itself."""
+    log = logging.getLogger("optuna")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def outcome(trial: TrialRecord, objectives: Sequence[str]) -> tuple[str, list[float] | None]:
+    """The state that Optuna has for a trial that is over, and the values that it wants with it."""
+    values = [] if trial.value is None else [trial.value]
+    if len(objectives) > 1 and trial.figures:
+        values += values_of(trial.figures, objectives[1:])
+    told = values if len(values) == len(objectives) and all(map(math.isfinite, values)) else None
+    match trial.state:
+        case "complete":
+            return ("COMPLETE", told) if told else ("FAIL", None)  # it diverged in its last part; Optuna wants a number
+        case "stopped":
+            return "PRUNED", told if len(objectives) == 1 else None
+    return "FAIL", None
+
+
+def _words(trial: TrialRecord) -> dict[str, Any]:
+    return {
+        "state": trial.state,
+        "events": trial.resource,
+        "processes": [part.workers for part in trial.segments],
+        "device_seconds": trial.device_seconds(time.time()),
+        "failures": trial.failures,
+        "reason": trial.reason,
+        "figures": dict(trial.figures),
+        "reports": [{"events": said.resource, **said.figures} for said in trial.reports],
+    }

@@ -76,33 +76,6 @@ class Scheduler(Protocol):
         """No trial will be added any more."""
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A trial as a search sees it: its settings, and the last value it had."""
-
-    trial: int
-    point: Point
-    #: None while it runs.
-    value: float | None
-    resource: int = 0
-    #: Whether it lived to the end; the last value of one that did not is information, too.
-    complete: bool = False
-    #: Resource and value of its reports before the last one.
-    earlier: tuple[tuple[int, float], ...] = ()
-    #: The last values of all objectives, where there are several.
-    values: tuple[float, ...] = ()
-
-
-class Search(Protocol):
-    """Chooses what to try."""
-
-    def ask(self, trial: int, known: Sequence[Finished]) -> Point | None:
-        """Settings of a new trial, given all trials so far, running ones too; None when there is nothing left to try.
-
-        The same seed, trial and history give the same answer.
-        """
-
-
 #: A rung nearer to the end than this saves nothing, and putting trials aside there costs a start each.
 _NEARLY_THE_END = 0.9
 #: One in so many goes on, unless told.

@@ -1,11 +1,11 @@
 """A study as it goes: what is told to it is written down first, then search and scheduler learn of it.
 
-    study = Study(folder, log)
+    study = Study(folder)
     trial = study.add()                               # the search chooses
     decision = study.report(trial.number, 12_000, figures)
 
-Search and scheduler keep nothing on disk. When a study is opened again they are told the rows of its log, in their order, and
-are as they were.
+Search and scheduler keep nothing on disk. When a study is opened again they are told the rows of its journal, in their order,
+and are as they were.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ringflow.base.errors import FailureError
-from ringflow.tune.executor import Trouble
-from ringflow.tune.folder import StudyFolder
-from ringflow.tune.log import StudyLog
+from ringflow.tune.folder import TRIALS_FOLDER, StudyFolder
 from ringflow.tune.objective import values_of
-from ringflow.tune.record import Row, StudyRecord, TrialRecord
-from ringflow.tune.scalar import scalarised
-from ringflow.tune.schedulers import Decision, Finished, Point, Report, make_scheduler
-from ringflow.tune.search import make_search
+from ringflow.tune.record import Journal, Row, StudyRecord, TrialRecord
+from ringflow.tune.schedulers import Decision, Point, Report, make_scheduler
+from ringflow.tune.search import Finished, Search
+from ringflow.tune.worker import Trouble
 
 #: So many trials fail, and none reports anything, until the study is given up.
 _HOPELESS = 3
@@ -31,9 +30,9 @@ _HOPELESS = 3
 class Study:
     """Trials, and who decides about them."""
 
-    def __init__(self, folder: StudyFolder, log: StudyLog, earlier: Sequence[Finished] = ()) -> None:
+    def __init__(self, folder: StudyFolder, earlier: Sequence[Finished] = ()) -> None:
         settings = folder.settings
-        self.folder, self.settings, self._log, self._earlier = folder, settings, log, tuple(earlier)
+        self.folder, self.settings, self._earlier = folder, settings, tuple(earlier)
         self.record = StudyRecord(folder.training.length.events)
         self._scheduler = make_scheduler(
             settings.scheduler,
@@ -43,24 +42,33 @@ class Study:
             most_workers=settings.most_workers,
             processes=settings.processes,
         )
-        self._search = make_search(
-            settings.search, folder.space, folder.training, seed=settings.seed, grid_steps=settings.grid_steps
+        self._search = Search(
+            settings.search,
+            folder.space,
+            folder.training,
+            seed=settings.seed,
+            objectives=len(settings.objectives),
+            grid_steps=settings.grid_steps,
         )
         self._waiting: dict[
             int, None
         ] = {}  # trials without processes that are to go on, in the order in which they came
-        self.rows: list[Row] = []
-        self._open(log.rows())
+        self._notes: dict[int, Mapping[str, Any]] = {}
+        self._journal = Journal(folder.journal, folder.space, settings.objectives, folder.path / TRIALS_FOLDER)
+        self._open(self._journal.rows)
 
     def _open(self, rows: Sequence[Row]) -> None:
         """Tell the scheduler again what it was told. What it said of others may not have been written down at the end."""
         promised: dict[int, Decision] = {}
-        for row in rows:
+        for row in [*rows]:
             self._remember(row)
             promised.pop(row.trial if row.kind == "decided" else -1, None)
             self._tell_again(row)
             if row.kind != "decided":
                 promised.update(self._scheduler.promoted())
+        for trial in self.record.trials:
+            self._journal.publish(trial)
+            self._notes[trial.number] = self._journal.notes(trial.number)
         for number, decision in promised.items():
             self._decide(number, decision)
         interrupted = self.record.in_state("running")
@@ -84,15 +92,16 @@ class Study:
                 decision = None
         if decision is not None and decision.verdict != row.data["verdict"]:
             raise FailureError(
-                f"the log of {self.folder.path} says {row.data['verdict']} for trial {row.trial} where this version of "
+                f"the journal of {self.folder.path} says {row.data['verdict']} for trial {row.trial} where this version of "
                 f"ringflow decides {decision.verdict}; go on with the version that the study was made with"
             )
 
-    def _append(self, kind: str, trial: int = -1, **data: object) -> None:
-        self._remember(self._log.append(kind, trial, **data))
+    def _append(self, kind: str, trial: int = -1, **data: Any) -> None:
+        self._remember(self._journal.append(kind, trial, **data))
+        if trial >= 0:
+            self._journal.publish(self.record.trials[trial])
 
     def _remember(self, row: Row) -> None:
-        self.rows.append(row)
         self.record.apply(row)
         if row.trial >= 0:
             waits = self.record.trials[row.trial].state == "waiting"
@@ -130,7 +139,9 @@ class Study:
             self._scheduler.close()
             self._settle()
             return None
-        self._append("added", number, point=dict(point), **_words(self._scheduler.add(number)))
+        self._notes[number] = self._search.notes
+        words = _words(self._scheduler.add(number))
+        self._append("added", number, notes=self._search.notes, point=dict(point), **words)
         return self.record.trials[number]
 
     def _choose(self, number: int) -> Point | None:
@@ -138,8 +149,7 @@ class Study:
             point = _point_of(self.folder)
             if point is not None:
                 return point
-        known = [*self._earlier, *map(self._finished, self.record.trials)]
-        return self._search.ask(number, scalarised(known, (self.settings.seed, number)))
+        return self._search.ask(number, [*self._earlier, *map(self._finished, self.record.trials)])
 
     def _finished(self, trial: TrialRecord) -> Finished:
         value = math.nan if trial.value is None and trial.over else trial.value
@@ -152,6 +162,8 @@ class Study:
             trial.state == "complete",
             trial.earlier_values,
             tuple(values_of(trial.figures, self.settings.objectives)) if several else (),
+            running=trial.state in ("running", "waiting"),
+            notes=self._notes.get(trial.number, {}),
         )
 
     def begin(self, number: int, workers: int) -> None:

@@ -15,8 +15,8 @@ from ringflow.base.output import print_json
 from ringflow.bench import tune as bench
 from ringflow.bench.tune import MadeUpTrials, compare_with_random, driver_cost, run_studies, timeline
 from ringflow.cli.benchmarks import bench_tune
-from ringflow.tune.executor import Begun, Ended, Order, Said
 from ringflow.tune.record import Row, StudyRecord
+from ringflow.tune.worker import Begun, Ended, Order, Said
 
 
 @pytest.fixture

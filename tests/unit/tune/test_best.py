@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.best import best_settings, front_rows, short
 from ringflow.tune.folder import StudyFolder
+from ringflow.tune.record import Journal
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +82,10 @@ def test_before_the_first_report_there_is_nothing_to_give(tmp_path: Path) -> Non
 
 def test_if_all_failed_it_says_why(tmp_path: Path) -> None:
     study = make_study(tmp_path / "sad", 2, until=0.0)
-    with sqlite3.connect(study / "study.db") as file:
-        for trial in (0, 1):
-            words = json.dumps({"reason": "no such device"})
-            file.execute("INSERT INTO log (time, kind, trial, data) VALUES (2e9, 'gone', ?, ?)", (trial, words))
-    file.close()
+    folder = StudyFolder(study)
+    journal = Journal(folder.journal, folder.space, folder.settings.objectives, study)
+    for trial in (0, 1):
+        journal.append("gone", trial, reason="no such device")
     with pytest.raises(FailureError, match=r"all 2 trials of .*sad failed, the last with: no such device"):
         best_settings(study)
 

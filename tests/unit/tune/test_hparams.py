@@ -13,7 +13,7 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from fixtures.synthetic_study import make_study
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.hparams import write_hparams
-from ringflow.tune.log import StudyLog
+from ringflow.tune.record import Journal
 
 
 def events(folder: Path) -> list[Any]:
@@ -70,8 +70,8 @@ def test_it_is_written_again_when_something_happened(tmp_path: Path) -> None:
     before = [path.stat().st_mtime_ns for path in file.iterdir()]
     write_hparams(study)
     assert [path.stat().st_mtime_ns for path in file.iterdir()] == before
-    with StudyLog(study / "study.db") as log:
-        log.append("gone", 0, reason="lost")
+    folder = StudyFolder(study)
+    Journal(folder.journal, folder.space, folder.settings.objectives, study).append("gone", 0, reason="lost")
     write_hparams(study)
     assert plugin(events(file)[-1]).session_end_info.status == 2
 

@@ -20,9 +20,7 @@ from ringflow.train import run as training
 from ringflow.train.settings import TrainSettings
 from ringflow.tune import panda
 from ringflow.tune.panda import NO_LOSS, Asked, evaluated, from_panda, read_datasets, stay_in, steer, to_panda
-from ringflow.tune.parameter import Choice, Range
-from ringflow.tune.space import Space
-from ringflow.tune.space_file import parse_space, read_space
+from ringflow.tune.space import Choice, Range, Space, parse_space, read_space
 
 LAYERS = {"model.layers": {"method": "uniformint", "dimension": {"low": 1, "high": 6}}}
 OPT_SPACE = {"optimizer.rate": {"method": "loguniform", "dimension": {"low": 1e-4, "high": 1e-1}}, **LAYERS}
@@ -115,7 +113,7 @@ def test_a_point_that_was_given_up_is_one_that_diverged(monkeypatch: pytest.Monk
         def ask(self, trial: int, known: list[Any]) -> None:
             seen.extend(known)
 
-    monkeypatch.setattr(panda, "make_search", lambda *words, **options: Listener())
+    monkeypatch.setattr(panda, "Search", lambda *words, **options: Listener())
     point = {"optimizer.rate": 1e-3, "model.layers": 2}
     assert steer(Asked([(point, loss), (point, 3.0)]), SPACE, TINY, max_points=9, num_points=1) == []
     assert math.isnan(seen[0].value)

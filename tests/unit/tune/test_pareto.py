@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringflow.tune.pareto import front_of, hypervolume, non_dominated, objective_values
+from ringflow.tune.best import front_of, hypervolume, non_dominated, objective_values
 from ringflow.tune.record import Reported, State, TrialRecord
 
 Rows = st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=12)

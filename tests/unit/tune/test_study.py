@@ -13,24 +13,22 @@ import ringflow.tune.run as run_module
 from fixtures.made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.drive import drive, trial_settings
-from ringflow.tune.executor import Order, Trouble
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.log import StudyLog, read_rows
 from ringflow.tune.options import Place, Plan
-from ringflow.tune.record import StudyRecord
+from ringflow.tune.record import Journal, Row, StudyRecord, read_rows
 from ringflow.tune.replay.campaign import replay_study
 from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.report.page import write_report
+from ringflow.tune.run import drive, trial_settings
 from ringflow.tune.schedulers import Decision
 from ringflow.tune.study import Study
+from ringflow.tune.worker import Order, Trouble
 
 
 def drive_to_end(folder: StudyFolder, executor: MadeUpExecutor | None = None) -> StudyRecord:
-    with StudyLog(folder.log) as log:
-        study = Study(folder, log)
-        drive(study, executor or MadeUpExecutor())
-        return study.record
+    study = Study(folder)
+    drive(study, executor or MadeUpExecutor())
+    return study.record
 
 
 class KilledError(Exception):
@@ -48,7 +46,7 @@ def test_every_scheduler_decides_about_all_trials(tmp_path: Path, scheduler: str
     assert best is not None
     assert best.state == "complete"
     assert best.value == min(trial.value for trial in record.trials if trial.state == "complete")
-    assert not list((folder.path / "desk").glob("0*"))
+    assert not list((folder.path / "work" / "orders").glob("0*"))
     shown = sum(trial.resource for trial in record.trials)
     assert (shown == 12 * EVENTS) == (scheduler == "none")
 
@@ -67,7 +65,9 @@ def test_settings_outside_of_the_space_are_not_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("search", ["random", "evolution", "tpe", "gp"])
-def test_study_is_the_same_however_often_it_is_killed(tmp_path: Path, search: str) -> None:
+def test_study_is_the_same_however_often_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
     """The driver dies after every row that it writes, and a new one goes on each time."""
     whole = make_study(tmp_path, name="whole", search=search, scheduler="asha-promote", trials=9)
     expected = drive_to_end(whole, MadeUpExecutor(places=1))
@@ -76,8 +76,9 @@ def test_study_is_the_same_however_often_it_is_killed(tmp_path: Path, search: st
     while starts < 200:
         starts += 1
         try:
-            with _MortalLog(folder.log, rows=2) as log:
-                study = Study(folder, log)
+            with monkeypatch.context() as patched:
+                patched.setattr(Journal, "append", mortal(rows=2))
+                study = Study(folder)
                 drive(study, MadeUpExecutor(places=1))
                 break
         except KilledError:
@@ -86,22 +87,21 @@ def test_study_is_the_same_however_often_it_is_killed(tmp_path: Path, search: st
     assert [(trial.point, trial.value, trial.state) for trial in study.record.trials] == [
         (trial.point, trial.value, trial.state) for trial in expected.trials
     ]
-    told = Counter((row.trial, row.data["resource"]) for row in read_rows(folder.log) if row.kind == "reported")
+    told = Counter((row.trial, row.data["resource"]) for row in read_rows(folder.journal) if row.kind == "reported")
     assert set(told.values()) == {1}, "a report was counted twice"
 
 
-class _MortalLog(StudyLog):
-    """Lives for so many rows."""
+def mortal(rows: int) -> Callable[..., Row]:
+    """A journal that lives for so many rows."""
+    left, append = [rows], Journal.append
 
-    def __init__(self, path: Path, rows: int) -> None:
-        super().__init__(path)
-        self._left = rows
-
-    def append(self, kind: str, trial: int = -1, **data: object):  # type: ignore[no-untyped-def]
-        if self._left == 0:
+    def appended(self: Journal, kind: str, trial: int = -1, **data: object) -> Row:
+        if left[0] == 0:
             raise KilledError
-        self._left -= kind != "ended"  # which every start writes for what the one before left running
-        return super().append(kind, trial, **data)
+        left[0] -= kind != "ended"  # which every start writes for what the one before left running
+        return append(self, kind, trial, **data)
+
+    return appended
 
 
 def once(trial: int, trouble: Trouble, times: int = 1) -> Callable[[Order], tuple[Trouble, str] | None]:
@@ -150,8 +150,7 @@ def test_a_diverged_trial_stops_and_counts_as_the_worst(tmp_path: Path) -> None:
     assert math.isnan(trial.value)
     assert trial.resource == 1000
     assert record.best is not trial
-    with StudyLog(folder.log) as log:  # NaN survives the file
-        assert math.isnan(Study(folder, log).record.trials[3].reports[0].value)
+    assert math.isnan(Study(folder).record.trials[3].reports[0].value)  # NaN survives the file
 
 
 def test_a_full_disk_ends_the_study_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -218,17 +217,15 @@ def test_a_trial_grows_onto_idle_processes_if_a_start_takes_less_than_it_saves(
     plan = Plan(trials=1, scheduler="rasda-idle", most_workers=4).settings(TrainSettings(), Place(workers=8))
     assert (plan.most_workers, plan.processes) == (4, 8)
     folder = make_study(tmp_path, **{**plan.model_dump(), "least": 1000})
-    with StudyLog(folder.log) as log:
-        study = Study(folder, log)
-        study.add()
-        study.begin(0, 1)
-        now += seconds + 100.0  # a thousand events at ten per second
-        assert study.report(0, 1000, {"loss": 1.0}) == Decision("continue", 2000, 1)  # nobody knows what a start costs
-        now += 100.0
-        # The 2,000 events to the next rung take 200 s, or 50 s on four processes.
-        assert study.report(0, 2000, {"loss": 1.0}).workers == workers
-    with StudyLog(folder.log) as log:
-        assert Study(folder, log).record.trials[0].workers == workers  # told again, it decides the same
+    study = Study(folder)
+    study.add()
+    study.begin(0, 1)
+    now += seconds + 100.0  # a thousand events at ten per second
+    assert study.report(0, 1000, {"loss": 1.0}) == Decision("continue", 2000, 1)  # nobody knows what a start costs
+    now += 100.0
+    # The 2,000 events to the next rung take 200 s, or 50 s on four processes.
+    assert study.report(0, 2000, {"loss": 1.0}).workers == workers
+    assert Study(folder).record.trials[0].workers == workers  # told again, it decides the same
 
 
 def test_idle_processes_of_a_cluster_must_be_told() -> None:

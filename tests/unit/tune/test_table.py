@@ -11,8 +11,7 @@ from rich.console import Console
 
 from fixtures.synthetic_study import make_study
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.log import read_rows
-from ringflow.tune.record import Row, StudyRecord
+from ringflow.tune.record import Row, StudyRecord, read_rows
 from ringflow.tune.table import LiveTable, PlainLines, study_table
 
 
@@ -107,7 +106,7 @@ def test_a_log_file_of_a_thousand_trials_stays_readable(tmp_path: Path) -> None:
     lines: list[str] = []
     plain = PlainLines(1000, "loss", lines.append)
     record = StudyRecord(folder.training.length.events)
-    rows = read_rows(folder.log)
+    rows = read_rows(folder.journal)
     for number, entry in enumerate(rows):
         record.apply(entry)
         if number % 50 == 0 or number == len(rows) - 1:

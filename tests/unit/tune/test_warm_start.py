@@ -10,14 +10,13 @@ import pytest
 from fixtures.spoiled_study import make_spoiled_study
 from fixtures.synthetic_study import SPACE, make_study
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.tune.folder import StudyFolder
-from ringflow.tune.scalar import scalarised
-from ringflow.tune.search import make_search
-from ringflow.tune.settings import StudySettings
-from ringflow.tune.space_file import parse_space
-from ringflow.tune.warm_start import earlier, earlier_trials
+from ringflow.tune.folder import StudyFolder, StudySettings, earlier_trials
+from ringflow.tune.search import Finished, Search
+from ringflow.tune.space import Space, parse_space
 
-LOSS = StudySettings(least=1)
+
+def earlier(path: Path, space: Space, *objectives: str) -> list[Finished]:
+    return earlier_trials([path], space, StudySettings(least=1, objectives=objectives))
 
 
 @pytest.fixture(scope="module")
@@ -79,55 +78,33 @@ def test_nothing_to_learn_from_is_an_error(study: StudyFolder, tmp_path: Path) -
 
 def test_several_studies_are_put_on_one_scale(study: StudyFolder, tmp_path: Path) -> None:
     second = make_study(tmp_path / "second", 12, seed=2, objectives=("cpu_ms",))
-    assert earlier_trials([], study.space, LOSS) == []
-    (alone,) = {trial.value for trial in earlier_trials([study.path], study.space, LOSS) if trial.value == _best(study)}
-    assert alone == _best(study)
-    both = earlier_trials([study.path, second], study.space, LOSS)
+    settings = StudySettings(least=1)
+    assert earlier_trials([], study.space, settings) == []
+    both = earlier_trials([study.path, second], study.space, settings)
     first = len(earlier(study.path, study.space, "loss"))
     assert [trial.trial for trial in both] == list(range(-len(both), 0))
     for part in (both[:first], both[first:]):
-        values = [trial.value for trial in part if trial.value is not None and not math.isnan(trial.value)]
-        assert min(values) == pytest.approx(-1.0)
-        assert sum(value < 0 for value in values) == pytest.approx(len(values) / 2, abs=1)
+        assert min(trial.value for trial in part if trial.complete and math.isfinite(trial.value or 0.0)) == 0.0
 
 
 def test_a_search_goes_on_from_what_is_known(study: StudyFolder) -> None:
-    known = earlier_trials([study.path], study.space, LOSS)
-    search = make_search("evolution", study.space, study.training, seed=3)
-    cold, warm = search.ask(0, []), search.ask(0, known)
-    assert cold != warm
-    best = min((trial for trial in known if trial.value is not None and not math.isnan(trial.value)), key=_value)
+    known = earlier(study.path, study.space, "loss")
+    search = Search("tpe", study.space, study.training, seed=3)
+    assert search.ask(0, []) != search.ask(0, known)
+    best = min((trial for trial in known if trial.complete and math.isfinite(trial.value)), key=lambda one: one.value)
     asked = [search.ask(number, known) or {} for number in range(10)]
-    alike = sum(point["model.backbone"] == best.point["model.backbone"] for point in asked)
-    assert alike >= 5
+    assert sum(point["model.backbone"] == best.point["model.backbone"] for point in asked) >= 5
 
 
-def _value(trial: object) -> float:
-    return float(getattr(trial, "value"))  # noqa: B009
-
-
-def _best(study: StudyFolder) -> float:
-    return min(
-        trial.value for trial in study.record().trials if trial.value is not None and not math.isnan(trial.value)
-    )
-
-
-def test_with_several_objectives_earlier_trials_count(study: StudyFolder, tmp_path: Path) -> None:
-    several = StudySettings(least=1, objectives=("loss", "cpu_ms"))
-    known = earlier_trials([study.path], study.space, several)
-    assert len(known) == len(earlier(study.path, study.space, "loss"))
+def test_with_several_objectives_earlier_trials_count(study: StudyFolder) -> None:
+    known = earlier(study.path, study.space, "loss", "cpu_ms")
     told = [trial for trial in study.record().trials if trial.reports]
     for found, trial in zip(known, told, strict=True):
         if trial.figures:
             assert found.values == (trial.value, trial.figures["cpu_ms"])
         else:
             assert all(map(math.isnan, found.values))
-    search = make_search("evolution", study.space, study.training, seed=3)
-    asked = [search.ask(0, scalarised(known, (1, question))) for question in range(5)]
-    assert search.ask(0, scalarised([], (1, 1))) not in asked
-    second = make_study(tmp_path / "second", 12, seed=2)
-    both = earlier_trials([study.path, second], study.space, several)
-    scale = [value for trial in both for value in trial.values if math.isfinite(value)]
-    assert (min(scale), max(scale)) == (0.0, 1.0)  # each study by its own ranks
+    search = Search("evolution", study.space, study.training, seed=3, objectives=2)
+    assert search.ask(0, []) != search.ask(0, known)
     with pytest.raises(UsageError, match="have no parameters; give a study"):
-        earlier_trials([study.path], study.space, StudySettings(least=1, objectives=("loss", "parameters")))
+        earlier(study.path, study.space, "loss", "parameters")

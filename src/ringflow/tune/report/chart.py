@@ -17,7 +17,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from ringflow.tune.parameter import Choice, Parameter
+from ringflow.tune.space import Choice, Parameter
 
 #: Marks that can be told apart without colours; a path from the middle of the mark.
 MARKS = {

@@ -12,12 +12,12 @@ from functools import cached_property, reduce
 from statistics import median
 from typing import Any, NamedTuple
 
+from ringflow.tune.best import objective_values
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.parameter import Choice, Parameter, Range, same
-from ringflow.tune.pareto import objective_values
 from ringflow.tune.record import Reported, State, StudyRecord, TrialRecord, best_of
 from ringflow.tune.report.chart import words
 from ringflow.tune.schedulers import one_bracket
+from ringflow.tune.space import Choice, Parameter, Range, same
 
 #: In the order in which they are told.
 STATES: tuple[State, ...] = ("complete", "stopped", "paused", "running", "waiting", "failed")

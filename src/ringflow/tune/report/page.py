@@ -18,24 +18,22 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from ringflow.base import page as pages
-from ringflow.base.errors import FailureError, RingflowError
+from ringflow.base.errors import RingflowError
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.base.words import flat, time_in_words
+from ringflow.tune.best import front_of
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.pareto import front_of
 from ringflow.tune.record import TrialRecord
 from ringflow.tune.report import flow, plots
 from ringflow.tune.report.chart import number, words
 from ringflow.tune.report.data import STATES, StudyView
-from ringflow.tune.report.importance import FEWEST, find_importances
+from ringflow.tune.report.importance import FEWEST, importances
 
 REPORT_FOLDER = "report"
 #: Trials in the table of the page as it is written, and in a page of it when it is sorted.
 TABLE_ROWS = 200
 _OWN = Path(__file__).parent / "templates"
-#: Out-of-sample share of the variance below which importances are told with a warning.
-_KNOWS_LITTLE = 0.25
 
 
 class Picture(NamedTuple):
@@ -158,19 +156,12 @@ def _costs(view: StudyView) -> list[Picture]:
 
 def _importances(view: StudyView) -> dict[str, Any]:
     """The bars, or a sentence that says why there are none."""
-    try:
-        found = find_importances(view.folder.space, view.trials)
-    except FailureError as error:
-        return {"note": f"Importances are not computed: {error}."}
-    if found is None:
+    found = importances(view.folder.space, view.trials)
+    if not found:
         return {"note": f"Importances need at least {FEWEST} trials that reported a value."}
-    if not any(found.shares.values()):
+    if not any(found.values()):
         return {"note": "No setting made a difference."}
-    return {
-        "drawing": Markup(plots.importance_bars(found.shares)),
-        "found": found,
-        "doubtful": found.explained < _KNOWS_LITTLE,
-    }
+    return {"drawing": Markup(plots.importance_bars(found)), "trials": sum(1 for trial in view.trials if trial.reports)}
 
 
 def _pareto(view: StudyView) -> dict[str, Any]:

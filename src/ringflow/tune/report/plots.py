@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from ringflow.tune.parameter import Parameter
-from ringflow.tune.pareto import Front
+from ringflow.tune.best import Front
 from ringflow.tune.record import State, TrialRecord
 from ringflow.tune.report.chart import MANY, Axis, Chart, parameter_axis, text, value_axis
 from ringflow.tune.report.data import StudyView
+from ringflow.tune.space import Parameter
 
 #: How trials in a state are marked; drawn in this order, so that those that matter are on top.
 LOOKS: Mapping[State, str] = {
