@@ -22,6 +22,9 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ringflow.elements.batch import ElementBatch
 from ringflow.models.settings import ModelSettings
 
+#: Cosine and signed sine [N, E] of the angles by which the elements are turned.
+Turns = tuple[Tensor, Tensor]
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -65,7 +68,7 @@ class RotaryPositions(nn.Module):
         pairs[per_axis : 2 * per_axis, 1] = eta.round()
         self.register_buffer("frequency_P2", pairs)
 
-    def forward(self, position_N2: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, position_N2: Tensor) -> Turns:
         """Cosine and signed sine that `turn` takes, [N, E]; in full precision, since an angle may be hundreds of turns."""
         angle_NP = (position_N2.float()[:, None] * self.frequency_P2.float()).sum(2)
         cosine, sine = angle_NP.cos(), angle_NP.sin()
@@ -85,7 +88,7 @@ def turn_back(x_NHE: Tensor, cosine_NE: Tensor, sine_NE: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def from_leader(rotary: tuple[Tensor, Tensor], score_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+def from_leader(rotary: Turns, score_N: Tensor, layout: Layout) -> Turns:
     """The turns with azimuth counted from the element of the event that has the highest score.
 
     Products of turned vectors stay what they are. Projections of them, as a hash or random features take, do not depend any
@@ -133,7 +136,7 @@ class Mixer(nn.Module):
     """How the elements of an event exchange what they know; the one part in which backbones differ."""
 
     @abstractmethod
-    def forward(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    def forward(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """Messages [N, D] from the rows [N, D], the turns of their positions, and where events begin and end."""
 
 
@@ -152,11 +155,11 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    def forward(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """The rows after this layer."""
         return self.think(self.talk(x_ND, rotary, layout))
 
-    def talk(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    def talk(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """The first half: the rows after elements have talked to each other."""
         if self.mixer is None or self.norm_mixer is None:
             return x_ND
@@ -186,7 +189,7 @@ class AttentionMixer(Mixer):
         self.to_qkv = nn.Linear(settings.width, 3 * settings.width_of_heads)
         self.to_out = nn.Linear(settings.width_of_heads, settings.width)
 
-    def forward(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    def forward(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """What every element hears from the others of its event."""
         qkv = turn(self.to_qkv(x_ND).unflatten(1, (3 * self.heads, -1)), *rotary)
         query, key, value = qkv.chunk(3, dim=1)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor, nn
 
 from ringflow.base.errors import InputFileError
 from ringflow.base.rundir import write_atomic
@@ -48,8 +48,7 @@ def save_model(path: Path, model: Model, *, threshold: float = 0.5, card: Mappin
         "threshold": threshold,
         "card": dict(card or {}),
     }
-    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    write_atomic(path, save(weights, metadata={_METADATA_KEY: json.dumps(record, allow_nan=False)}))
+    write_weights(path, model, {_METADATA_KEY: record})
 
 
 def load_model(path: Path) -> LoadedModel:
@@ -57,9 +56,7 @@ def load_model(path: Path) -> LoadedModel:
     if not path.is_file():
         raise InputFileError(f"no model file at {path}; give the model.safetensors that `ringflow train` wrote")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = (file.metadata() or {}).get(_METADATA_KEY)
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+        metadata, weights = read_weights(path, _METADATA_KEY)
     except (SafetensorError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None
@@ -72,7 +69,21 @@ def load_model(path: Path) -> LoadedModel:
         raise InputFileError(f"{path} has a broken description ({reason}); copy or train it again") from None
 
 
-def _rebuild(path: Path, record: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> LoadedModel:
+def write_weights(path: Path, module: nn.Module, record: Mapping[str, Any]) -> None:
+    """Weights and, under one key of the header, what is to be known of them; the file appears whole or not at all."""
+    weights = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
+    header = {key: json.dumps(value, allow_nan=False) for key, value in record.items()}
+    write_atomic(path, save(weights, metadata=header))
+
+
+def read_weights(path: Path, key: str) -> tuple[str | None, dict[str, Tensor]]:
+    """What the header says under a key, and the weights."""
+    with safe_open(path, framework="pt") as file:
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+        return (file.metadata() or {}).get(key), weights
+
+
+def _rebuild(path: Path, record: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LoadedModel:
     if record["format_version"] != FORMAT_VERSION:
         raise InputFileError(
             f"{path} is a model file of format {record['format_version']}, this version reads {FORMAT_VERSION}; "
@@ -97,7 +108,7 @@ def _rebuild(path: Path, record: Mapping[str, Any], weights: Mapping[str, torch.
     return LoadedModel(model.eval(), float(record["threshold"]), dict(record["card"]))
 
 
-def load_weights(model: Model, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+def load_weights(model: Model, weights: Mapping[str, Tensor], path: Path) -> None:
     """Put weights into a network; an error if they are of another architecture."""
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ringflow.models.attention import Layout, Mixer, attend, from_leader, turn, turn_back
+from ringflow.models.attention import Layout, Mixer, Turns, attend, from_leader, turn, turn_back
 from ringflow.models.settings import ModelSettings
 
 #: Steps of the position within a bucket of the hash. Equal elements then have equal keys whatever the last bit of a product.
@@ -49,7 +49,7 @@ class GraphMixer(Mixer):
         # The last projection sorts within the buckets of the others. Drawn per layer, so that neighbourhoods differ.
         self.register_buffer("hash_KD", torch.randn(settings.graph.hashes + 1, width))
 
-    def forward(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    def forward(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """What every element hears from its bin, and how much of it it takes instead of its own."""
         several = layout.longest > self.bin_size  # if not, every event is a bin and nothing needs to be sorted
         if several:

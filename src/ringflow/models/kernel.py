@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ringflow.models.attention import Layout, Mixer, from_leader, turn, turn_back
+from ringflow.models.attention import Layout, Mixer, Turns, from_leader, turn, turn_back
 from ringflow.models.settings import ModelSettings
 
 #: Rows summed as one matrix product. An event is cut into such chunks, since a sum per row would need M x E numbers of each.
@@ -39,7 +39,7 @@ class KernelMixer(Mixer):
         features, width = self.projection_ME.shape
         self.projection_ME.copy_(orthogonal_gaussian(features, width, generator))
 
-    def forward(self, x_ND: Tensor, rotary: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    def forward(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """What every element hears from the others of its event."""
         rotary = from_leader(rotary, x_ND[:, 0], layout)  # the features turn with the event
         qkv = turn(self.to_qkv(x_ND).unflatten(1, (3 * self.heads, -1)), *rotary)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ringflow.elements.batch import KINDS, ElementBatch
 from ringflow.elements.features import feature_names
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PARTICLE_CLASSES
-from ringflow.models.attention import ACTIVATIONS, AttentionMixer, Block, Layout, Mixer, RotaryPositions
+from ringflow.models.attention import ACTIVATIONS, AttentionMixer, Block, Layout, Mixer, RotaryPositions, Turns
 from ringflow.models.graph import GraphMixer
 from ringflow.models.kernel import KernelMixer
 from ringflow.models.settings import ModelSettings
@@ -204,29 +204,18 @@ class Model(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(
-        self,
-        features_NF: Tensor,
-        kind_N: Tensor,
-        position_N2: Tensor,
-        layout: Layout,
-        turns: tuple[Tensor, Tensor] | None = None,
+        self, features_NF: Tensor, kind_N: Tensor, position_N2: Tensor, layout: Layout, turns: Turns | None = None
     ) -> Prediction:
         """Predictions of packed elements; `turns` are those of `rotary(position_N2)`, if they were worked out before."""
         prediction: Prediction = self.heads(*self._rows(features_NF, kind_N, position_N2, layout, turns))
         return prediction
 
     def _rows(
-        self,
-        features_NF: Tensor,
-        kind_N: Tensor,
-        position_N2: Tensor,
-        layout: Layout,
-        turns: tuple[Tensor, Tensor] | None,
+        self, features_NF: Tensor, kind_N: Tensor, position_N2: Tensor, layout: Layout, turns: Turns | None
     ) -> tuple[Tensor, Tensor]:
         """What the layers made of the elements, and the embedded elements."""
         embedded_ND = self.embedding(features_NF, kind_N)
-        if turns is None:
-            turns = self.rotary(position_N2)
+        turns = self.rotary(position_N2) if turns is None else turns
         x_ND = embedded_ND
         for block in self.blocks:
             x_ND = block(x_ND, turns, layout)

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
-from ringflow.base.rundir import write_atomic
 from ringflow.event.particles import PARTICLE_CLASSES
+from ringflow.models.file import read_weights, write_weights
 from ringflow.models.model import DecodedElements, Prediction
 
 #: Of which there is an uncertainty; those of pT and energy are relative.
@@ -134,8 +133,7 @@ def save_uncertainty(path: Path, head: UncertaintyHead, model: Path, card: Mappi
         "hidden": head.hidden,
         "card": dict(card),
     }
-    weights = {name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}
-    write_atomic(path, save(weights, metadata={_METADATA_KEY: json.dumps(record, allow_nan=False)}))
+    write_weights(path, head, {_METADATA_KEY: record})
 
 
 def load_uncertainty(path: Path) -> LoadedUncertainty:
@@ -143,9 +141,7 @@ def load_uncertainty(path: Path) -> LoadedUncertainty:
     if not path.is_file():
         raise InputFileError(f"no uncertainties at {path}; give the file that `ringflow uncertainty` wrote")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = (file.metadata() or {}).get(_METADATA_KEY)
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+        metadata, weights = read_weights(path, _METADATA_KEY)
         record = json.loads(metadata or "null")
         if record is None:
             raise InputFileError(f"{path} holds no uncertainties; give the file that `ringflow uncertainty` wrote")
