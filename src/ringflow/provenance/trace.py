@@ -102,7 +102,7 @@ class _Trace:
         """The node of a path, or of a particle in it."""
         folder = path if path.is_dir() else path.parent
         kind = kind_of(folder)
-        if kind == "dataset" and path.suffix == ".parquet" and _shard(read_manifest(folder), file=path.name):
+        if kind == "dataset" and path.suffix == ".parquet" and _find_shard(read_manifest(folder), file=path.name):
             return self._in_dataset(folder, asked, path.name)
         if path.is_file() and path.suffix in (".parquet", ".root"):
             return self._candidates(path, asked)
@@ -245,7 +245,7 @@ class _Trace:
     def _shard(self, folder: Path, *, event: int | None = None, file: str | None = None) -> Node:
         """The shard that holds an event, or that has a name; its hash is verified."""
         manifest = read_manifest(folder)
-        shard = _shard(manifest, event=event, file=file)
+        shard = _find_shard(manifest, event=event, file=file)
         if shard is None:
             first, last = manifest.shards[0].first_event, manifest.shards[-1].last_event
             raise UsageError(f"{folder} has no event {event}; its events are {first} to {last}")
@@ -423,7 +423,7 @@ def _same_training(one: Any, other: Any) -> bool:
     return isinstance(one, Mapping) and isinstance(other, Mapping) and compared(one) == compared(other)
 
 
-def _shard(manifest: Manifest, *, event: int | None = None, file: str | None = None) -> Shard | None:
+def _find_shard(manifest: Manifest, *, event: int | None = None, file: str | None = None) -> Shard | None:
     """The shard with a name, or the one that holds an event."""
     for shard in manifest.shards:
         if shard.file == file or (event is not None and shard.first_event <= event <= shard.last_event):
@@ -487,7 +487,7 @@ def _truth_of(folder: Path, event: int, candidate: Mapping[str, Any]) -> dict[st
 def _event(folder: Path, event: int, collection: str) -> Collection | None:
     """A collection of one event; None if the dataset has none, or the shard cannot be read."""
     manifest = read_manifest(folder)
-    shard = _shard(manifest, event=event)
+    shard = _find_shard(manifest, event=event)
     if shard is None or collection not in manifest.columns:
         return None
     try:

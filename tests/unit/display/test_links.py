@@ -11,7 +11,6 @@ import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
-from ringflow.cli.inspection import display
 from ringflow.display.links import MOST_EDGES, LinkFile
 from ringflow.display.phoenix import phoenix_event, phoenix_scene, write_phoenix
 from ringflow.display.source import open_source
@@ -50,10 +49,6 @@ def network(small_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
         return path
 
     return make
-
-
-def run(*words: object) -> None:
-    display([str(word) for word in words], exit_on_error=False, print_error=False, result_action="return_value")
 
 
 def test_an_event_has_its_lines_and_others_have_none(shown: Path, written: Callable[..., Path]) -> None:
@@ -147,21 +142,22 @@ def test_what_was_made_of_something_else_is_noted(
     assert len(open_source(shown, links=written(event(), source=tmp_path / shown.name)).notes) == 1
 
 
+def of_events(*events: Any) -> str:
+    return json.dumps({"source": "a", "model": {"file": "m", "sha256": "0"}, "events": events})
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("no json", "Invalid JSON"),
         ("[]", "not a file of `ringflow explain --links`"),
         ("{}", "source: Field required"),
-        ('{"source": "a", "model": {"file": "m", "sha256": "0"}, "events": [1]}', "events.0: "),
-        (json.dumps({"source": "a", "model": {"file": "m", "sha256": "0"},
-                     "events": [event(links=[link(-1)])]}), "events.0.links.0.candidate: "),
-        (json.dumps({"source": "a", "model": {"file": "m", "sha256": "0"},
-                     "events": [event(links=[link(0, [(0, float("nan"))])])]}), "events.0.links.0.elements.0.1: "),
-        (json.dumps({"source": "a", "model": {"file": "m", "sha256": "0"},
-                     "events": [event(graph=[{"layer": 0, "edges": [[0, 1]]}])]}), "events.0.graph.0.edges.0.2: "),
+        (of_events(1), "events.0: "),
+        (of_events(event(links=[link(-1)])), "events.0.links.0.candidate: "),
+        (of_events(event(links=[link(0, [(0, float("nan"))])])), "events.0.links.0.elements.0.1: "),
+        (of_events(event(graph=[{"layer": 0, "edges": [[0, 1]]}])), "events.0.graph.0.edges.0.2: "),
     ],
-)  # fmt: skip
+)
 def test_other_files_are_refused_in_one_line(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(content)
@@ -188,13 +184,16 @@ def test_what_points_to_nothing_is_refused(shown: Path, written: Callable[..., P
             open_source(shown, links=written(one)).scene(1)
 
 
-def test_the_command_begins_where_the_lines_are(shown: Path, written: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_command_begins_where_the_lines_are(
+    shown: Path, written: Callable[..., Path], tmp_path: Path, command: Callable[..., Any]
+) -> None:
     path = written(event(2, links=[link()]))
-    run(shown, "--links", path, "--phoenix", tmp_path / "event.json", "--static", tmp_path / "page")
+    files = ("--phoenix", tmp_path / "event.json", "--static", tmp_path / "page")
+    assert command("display", shown, "--links", path, *files).code == 0
     (key,) = json.loads((tmp_path / "event.json").read_text())
     assert key == "event 2"
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert '"explained":[2]' in page
     assert 'data-scene="1"' not in page
-    run(shown, "--links", path, "--event", 0, "--events", 1, "--static", tmp_path / "page")
+    command("display", shown, "--links", path, "--event", 0, "--events", 1, "--static", tmp_path / "page")
     assert '"explained":[]' in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")

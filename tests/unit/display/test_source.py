@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,21 +171,21 @@ def test_the_ranking_grows_and_says_why_it_ends() -> None:
             raise DatasetError("the shard is gone")
         return {"model": {"jet": [float(event) for event in range(start, stop)]}}
 
+    def ended(ranking: Ranking) -> dict[str, Any]:
+        until = time.monotonic() + 60.0
+        while (known := ranking.known())["done"] < known["of"] and not known["failure"]:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        ranking.stop()
+        return known
+
     ranking = Ranking(compute, 30)
-    assert asked == []
-    ranking.known()
-    assert ranking._thread is not None
-    ranking._thread.join()
-    known = ranking.known()
+    assert asked == []  # nobody has asked for it
+    known = ended(ranking)
     assert known["errors"]["model"]["jet"] == [float(event) for event in range(20)]
     assert (known["done"], known["of"], known["failure"]) == (20, 30, "the shard is gone")
     assert asked == [(event, event + 1) for event in range(21)]
-    ranking.stop()
-    without_truth = Ranking(lambda start, stop: None, 5)
-    without_truth.known()
-    assert without_truth._thread is not None
-    without_truth._thread.join()
-    assert without_truth.known()["done"] == 5
+    assert ended(Ranking(lambda start, stop: None, 5))["done"] == 5  # without truth
 
 
 def test_events_that_nothing_can_be_reconstructed_of_are_shown_as_measured(

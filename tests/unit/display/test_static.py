@@ -7,12 +7,13 @@ import gzip
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.cli.inspection import display
 from ringflow.display.source import open_source
 from ringflow.display.static import FILES, PAGE, write_static
 
@@ -64,16 +65,12 @@ def test_a_static_page_may_be_one_file(shown: Path, tmp_path: Path) -> None:
     assert (events["indices"], events["phoenix"]) == ([0, 1], False)
 
 
-def test_the_command_writes_files(shown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(*words: object) -> None:
-        display([str(word) for word in words], exit_on_error=False, print_error=False, result_action="return_value")
-
+def test_the_command_writes_files(shown: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
     files = ("--static", tmp_path / "page", "--phoenix", tmp_path / "event.json")
-    run(shown, *files, "--event", 1, "--events", 2, "--json")
-    said = capsys.readouterr()
-    assert json.loads(said.out) == {"static": str(tmp_path / "page"), "phoenix": str(tmp_path / "event.json")}
-    assert "made:" in said.err
+    done = command("display", shown, *files, "--event", 1, "--events", 2, "--json")
+    assert json.loads(done.stdout) == {"static": str(tmp_path / "page"), "phoenix": str(tmp_path / "event.json")}
+    assert "made:" in done.stderr
     assert list(json.loads((tmp_path / "event.json").read_text())) == ["event 1", "event 2"]
     assert 'data-scene="2"' in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
-    with pytest.raises(UsageError, match="--event 9"):
-        run(shown, "--event", 9)
+    wrong = command("display", shown, *files, "--event", 9)
+    assert (wrong.code, "--event 9" in wrong.stderr) == (2, True)
