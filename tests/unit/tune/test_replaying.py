@@ -164,9 +164,8 @@ def test_the_replay_of_a_study_has_its_scheduler_and_its_processes(
 
 def test_few_devices_that_load_often_are_slower_than_their_number_says() -> None:
     campaign = plan_campaign(SHIPPED, trials=32, overrides=["upkeep.restart_seconds=60"])
-    rows = scaling(
-        campaign, ["asha"], devices=scaling_devices(32), trials=32, setting=Setting(reload_seconds=60.0), orders=2
-    )
+    few: dict[str, Any] = {"trials": 32, "setting": Setting(reload_seconds=60.0), "orders": 2}
+    rows = scaling(campaign, ["asha"], scaling_devices(32), **few)
     turns = {row["devices"]: row for row in rows if row["scheduler"] == "asha-in-turns"}
     plain = {row["devices"]: row for row in rows if row["scheduler"] == "asha"}
     assert list(turns) == [1, 2, 4, 8, 16, 32]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +23,7 @@ from ringflow.base.log import progress, say, table
 from ringflow.base.words import time_in_words
 from ringflow.launch.scaling import CostModel, ScalingSettings, resolve
 from ringflow.tune.replay.curves import Curve, Recorded, model_of
-from ringflow.tune.replay.engine import Advance, Results, Setting, compare, speedup
+from ringflow.tune.replay.engine import Results, Setting, compare, speedup
 from ringflow.tune.schedulers import GROWING, SCHEDULERS, Ladder, first_rung, one_bracket
 
 DEVICES = (64, 256, 1024)
@@ -142,7 +143,7 @@ def replay_study(
         results = campaign.compare(schedulers, devices, setting=setting, trials=trials, orders=orders, advance=advance)
         seconds = time.perf_counter() - began
         few: dict[str, Any] = {"setting": setting, "orders": _FEW_ORDERS, "advance": advance}
-        grown = scaling(campaign, schedulers, devices=clusters, trials=scaled, **few)
+        grown = scaling(campaign, schedulers, clusters, trials=scaled, **few)
         decides = sensitivity(campaign, devices[len(devices) // 2], **few) if decisive else []
     counts = sorted({found[0].trials for found in results.values()})
     told = (one_bracket(name, campaign.ladder, count) for name in schedulers for count in counts)
@@ -173,12 +174,12 @@ def replay_study(
 
 
 def _known(schedulers: Sequence[str]) -> tuple[str, ...]:
+    """Those that were named, also with commas."""
     names = tuple(dict.fromkeys(part.strip() for word in schedulers for part in word.split(",") if part.strip()))
-    for name in names:
-        if name not in SCHEDULERS:
-            raise UsageError(f"no scheduler is called {name!r}; choose from {', '.join(SCHEDULERS)}")
-    if not names:
-        raise UsageError(f"no scheduler was named; choose from {', '.join(SCHEDULERS)}")
+    unknown = [name for name in names if name not in SCHEDULERS]
+    if unknown or not names:
+        said = f"is called {unknown[0]!r}" if unknown else "was named"
+        raise UsageError(f"no scheduler {said}; choose from {', '.join(SCHEDULERS)}")
     return names
 
 
@@ -186,20 +187,24 @@ def _row(results: Results, name: str, reference: str, devices: int) -> dict[str,
     """Means over all orders of the trials."""
     found, others = results[name, devices], results[reference, devices]
     faster = speedup(results, name, reference, devices)
+
+    def mean(figure: str) -> float:
+        return fmean(getattr(one, figure) for one in found)
+
     # Seconds until it has a value that the other one finds, too.
     as_good = [one.seconds_to(max(one.best, other.best)) for one, other in zip(found, others, strict=True)]
     return {
         "scheduler": name,
         "devices": devices,
         "trials": found[0].trials,
-        "complete": fmean(one.complete for one in found),
-        "makespan_seconds": fmean(one.makespan for one in found),
-        "device_hours": fmean(one.device_hours for one in found),
-        "best": fmean(one.best for one in found),
+        "complete": mean("complete"),
+        "makespan_seconds": mean("makespan"),
+        "device_hours": mean("device_hours"),
+        "best": mean("best"),
         "equal_quality_seconds": fmean(as_good),
-        "utilisation": fmean(one.utilisation for one in found),
-        "reloads": fmean(one.reloads for one in found),
-        "failures": fmean(one.failures for one in found),
+        "utilisation": mean("utilisation"),
+        "reloads": mean("reloads"),
+        "failures": mean("failures"),
         "speedup_makespan": faster.makespan,
         "speedup_equal_quality": faster.equal_quality,
     }
@@ -210,38 +215,23 @@ def steps_of_sensitivity(orders: int) -> int:
     return len(HOURS) * len(PENALTIES) * len(TRIALS_PER_DEVICE) * (1 + len(GROWING)) * orders
 
 
-def sensitivity(
-    campaign: Campaign, devices: int, *, setting: Setting, orders: int, advance: Advance = lambda replays: None
-) -> Rows:
+def sensitivity(campaign: Campaign, devices: int, *, setting: Setting, **options: Any) -> Rows:
     """How much faster than ASHA the growing schedulers have a network as good, by what decides it: the length of trials, what
     large batches cost, and how many trials there are.
 
     Where large batches learn less, trials that grow are shown more events (`lengthen`), so that all end equally well.
     """
-    cases = [(count, penalty, hours) for count in TRIALS_PER_DEVICE for penalty in PENALTIES for hours in HOURS]
     rows = []
-    for per_device, penalty, hours in cases:
-        results = replace(campaign, hours=hours).compare(
-            ["asha", *GROWING],
-            [devices],
-            setting=replace(setting, penalty=penalty, lengthen=True),
-            trials=max(per_device * devices // setting.initial_workers, 1),
-            orders=orders,
-            advance=advance,
-        )
+    for per_device, penalty, hours in product(TRIALS_PER_DEVICE, PENALTIES, HOURS):
+        assumed = replace(setting, penalty=penalty, lengthen=True)
+        trials = max(per_device * devices // setting.initial_workers, 1)
+        lasting = replace(campaign, hours=hours)
+        results = lasting.compare(["asha", *GROWING], [devices], setting=assumed, trials=trials, **options)
+        case = {"devices": devices, "trials_per_device": per_device, "penalty": penalty, "hours": hours}
         for name in GROWING:
             faster = speedup(results, name, "asha", devices)
-            rows.append(
-                {
-                    "scheduler": name,
-                    "devices": devices,
-                    "trials_per_device": per_device,
-                    "penalty": penalty,
-                    "hours": hours,
-                    "makespan": faster.makespan,
-                    "equal_quality": faster.equal_quality,
-                }
-            )
+            found = {"makespan": faster.makespan, "equal_quality": faster.equal_quality}
+            rows.append({"scheduler": name, **case, **found})
     return rows
 
 
@@ -256,41 +246,34 @@ def _turn(campaign: Campaign, setting: Setting) -> int:
 
 
 def scaling(
-    campaign: Campaign,
-    schedulers: Sequence[str],
-    *,
-    devices: Sequence[int],
-    trials: int,
-    setting: Setting,
-    orders: int,
-    advance: Advance = lambda replays: None,
+    campaign: Campaign, schedulers: Sequence[str], devices: Sequence[int], *, setting: Setting, **options: Any
 ) -> Rows:
     """The same study on clusters of growing size, with every scheduler; and once with ASHA and trials that take turns."""
     fits = [number for number in devices if number >= setting.initial_workers]
-    kinds = [(name, name, setting) for name in schedulers]
-    kinds.append(("asha-in-turns", "asha", replace(setting, turn=_turn(campaign, setting))))
+    in_turns = replace(setting, turn=_turn(campaign, setting))
+    kinds = [*((name, name, setting) for name in schedulers), ("asha-in-turns", "asha", in_turns)]
     rows: Rows = []
     for label, name, chosen in kinds:
-        results = campaign.compare([name], fits, setting=chosen, trials=trials, orders=orders, advance=advance)
-        alone: tuple[float, float] | None = None  # makespan and device-hours of the smallest
-        for number in fits:
-            found = results[name, number]
-            makespan, hours = fmean(one.makespan for one in found), fmean(one.device_hours for one in found)
-            alone = alone or (makespan, hours)
-            rows.append(
-                {
-                    "scheduler": label,
-                    "replayed": name,
-                    "devices": number,
-                    "makespan_seconds": makespan,
-                    "device_hours": hours,
-                    "reloads": fmean(one.reloads for one in found),
-                    "speedup": alone[0] / makespan,
-                    #: Above 1: better than linear.
-                    "over_linear": alone[0] * fits[0] / (makespan * number),
-                    "device_hours_saved": alone[1] / hours,
-                }
-            )
+        results = campaign.compare([name], fits, setting=chosen, **options)
+        makespans, hours, reloads = (
+            [fmean(getattr(one, figure) for one in results[name, number]) for number in fits]
+            for figure in ("makespan", "device_hours", "reloads")
+        )
+        rows += [
+            {
+                "scheduler": label,
+                "replayed": name,
+                "devices": number,
+                "makespan_seconds": makespans[place],
+                "device_hours": hours[place],
+                "reloads": reloads[place],
+                "speedup": makespans[0] / makespans[place],
+                #: Above 1: better than linear.
+                "over_linear": makespans[0] * fits[0] / (makespans[place] * number),
+                "device_hours_saved": hours[0] / hours[place],
+            }
+            for place, number in enumerate(fits)
+        ]
     return rows
 
 
