@@ -22,7 +22,7 @@ from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import essential_columns
 from ringflow.event.block import Collection, EventBlock, require_finite
 from ringflow.infer import shipped
-from ringflow.infer.runtime import ERRORS, ROW, OnnxSession, Reconstructor, clusters_of_hits, collection
+from ringflow.infer.runtime import ERRORS, ROW, Description, OnnxSession, Reconstructor, clusters_of_hits, collection
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.model import DecodedElements, Model, decode
 from ringflow.models.uncertainty import UncertaintyHead, errors_of, head_for
@@ -56,6 +56,13 @@ class Session:
         """Detector it was trained for, as far as its card says."""
         name = self.card.get("detector")
         return str(name) if name else None
+
+    @property
+    def description(self) -> Description:
+        """What an exported file of it would say."""
+        from ringflow.infer.export import describe
+
+        return describe(LoadedModel(self.model, self.threshold, self.card))
 
     def reconstruct(self, block: EventBlock) -> Collection:
         """The candidates of a block, in the order of their elements."""
@@ -158,14 +165,14 @@ def _part(
     prediction, known = model.predict_and_tell(part)
     found = decode(prediction, part, threshold)
     event = part.event_N[found.row]
-    rows = _rows(found, part, event)
+    rows = candidate_rows(found, part, event)
     if uncertainty is not None:
         errors = errors_of(uncertainty, known, prediction, found, part.charge_N[found.row] != 0)
         rows = torch.cat([rows, torch.stack([errors[name] for name in ERRORS], dim=1).double()], dim=1)
     return events.numpy()[event.cpu().numpy()], rows.cpu().numpy()
 
 
-def _rows(found: DecodedElements, part: ElementBatch, event: torch.Tensor) -> torch.Tensor:
+def candidate_rows(found: DecodedElements, part: ElementBatch, event: torch.Tensor) -> torch.Tensor:
     """Label, charge, four-momentum and the indices of track and calorimeter element within the event."""
     is_track = part.kind_N == TRACK
     tracks_B = torch.zeros_like(part.counts_B).index_add(0, part.event_N, is_track.long())

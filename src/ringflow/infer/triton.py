@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,8 @@ CONFIG_FILE, MODEL_FILE = "config.pbtxt", "model.onnx"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 #: A folder that is taken: two writers at a time wanted the same one.
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+#: Numbers of types in ONNX, and what Triton calls them.
+_TYPES = {1: "TYPE_FP32", 7: "TYPE_INT64"}
 
 
 def require_place(repository: Path, name: str, described: Description) -> None:
@@ -45,27 +45,29 @@ def require_place(repository: Path, name: str, described: Description) -> None:
         there = EventRuntime(newest).description
     except InputFileError:
         raise UsageError(f"{newest} was not written by `ringflow export`; choose another --name") from None
-    if _interface(there) != _interface(described):
+    if (there.columns, there.class_names) != (described.columns, described.class_names):
         raise UsageError(f"{newest} has other columns or classes than this model; choose another --name")
 
 
 def write_repository(repository: Path, name: str, model: Path) -> Path:
     """Put a file into a repository; the place of its new version, which appears whole."""
     entry = repository / name
-    with write_errors(entry), _staging(repository, name) as staging:
-        (staging / "1").mkdir()
-        shutil.copyfile(model, staging / "1" / MODEL_FILE)
-        _flush(staging / "1" / MODEL_FILE)
-        config = model_config(name, model)
-        write_atomic(staging / CONFIG_FILE, config)
-        if not entry.exists() and _renamed(staging, entry):
-            return entry / "1" / MODEL_FILE
-        if not (entry / CONFIG_FILE).exists():
-            write_atomic(entry / CONFIG_FILE, config)
-        version = max(_versions(entry), default=0) + 1
-        while not _renamed(staging / "1", entry / str(version)):
-            version += 1
-        return entry / str(version) / MODEL_FILE
+    with write_errors(entry):
+        repository.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", suffix=".part", dir=repository) as folder:
+            new = Path(folder) / name
+            (new / "1").mkdir(parents=True)
+            write_atomic(new / "1" / MODEL_FILE, model.read_bytes())
+            config = model_config(name, model)
+            write_atomic(new / CONFIG_FILE, config)
+            if not entry.exists() and _renamed(new, entry):
+                return entry / "1" / MODEL_FILE
+            if not (entry / CONFIG_FILE).exists():
+                write_atomic(entry / CONFIG_FILE, config)
+            version = max(_versions(entry), default=0) + 1
+            while not _renamed(new / "1", entry / str(version)):
+                version += 1
+            return entry / str(version) / MODEL_FILE
 
 
 def model_config(name: str, model: Path) -> str:
@@ -75,22 +77,22 @@ def model_config(name: str, model: Path) -> str:
     candidates = [output for output in proto.graph.output if output.name.startswith("candidate_")]
     facts = {
         "class_names": json.dumps(described.class_names),
-        "columns": json.dumps({kind: [c.name for c in columns] for kind, columns in described.inputs.items()}),
+        "columns": json.dumps(described.columns),
         "detector": described.detector or "",
     }
-    return "\n".join(
-        (
-            f'name: "{name}"',
-            'backend: "onnxruntime"',
-            "max_batch_size: 0",
-            _tensors("input", proto.graph.input),
-            _tensors("output", candidates),
-            "instance_group [ { kind: KIND_CPU count: 1 } ]",
-            "version_policy { latest { num_versions: 1 } }",
-            *(f'parameters {{ key: "{key}" value {{ string_value: {_quoted(facts[key])} }} }}' for key in facts),
-            "",
-        )
+    # What JSON escapes stays escaped in a string of the text format.
+    quoted = {key: fact.replace("\\", "\\\\").replace('"', '\\"') for key, fact in facts.items()}
+    lines = (
+        f'name: "{name}"',
+        'backend: "onnxruntime"',
+        "max_batch_size: 0",
+        _tensors("input", proto.graph.input),
+        _tensors("output", candidates),
+        "instance_group [ { kind: KIND_CPU count: 1 } ]",
+        "version_policy { latest { num_versions: 1 } }",
+        *(f'parameters {{ key: "{key}" value {{ string_value: "{fact}" }} }}' for key, fact in quoted.items()),
     )
+    return "\n".join(lines) + "\n"
 
 
 def _tensors(field: str, values: Sequence[Any]) -> str:
@@ -98,45 +100,14 @@ def _tensors(field: str, values: Sequence[Any]) -> str:
     for value in values:
         kind = value.type.tensor_type
         dims = ", ".join(str(dim.dim_value) if dim.HasField("dim_value") else "-1" for dim in kind.shape.dim)
-        lines.append(f'  {{ name: "{value.name}" data_type: {_type(kind.elem_type)} dims: [ {dims} ] }}')
+        lines.append(f'  {{ name: "{value.name}" data_type: {_TYPES[kind.elem_type]} dims: [ {dims} ] }}')
     return f"{field} [\n" + ",\n".join(lines) + "\n]"
-
-
-def _type(element: int) -> str:
-    """What Triton calls a type of ONNX."""
-    known = framework("onnx", "onnx").TensorProto
-    return {known.FLOAT: "TYPE_FP32", known.INT64: "TYPE_INT64"}[element]
-
-
-def _quoted(text: str) -> str:
-    """A string of the text format; what JSON escapes stays escaped."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _interface(described: Description) -> tuple[object, ...]:
-    """What a client relies on."""
-    columns = {kind: [column.name for column in given] for kind, given in described.inputs.items()}
-    return columns, described.class_names
 
 
 def _versions(entry: Path) -> list[int]:
     """Numbers of the versions that are there, rising."""
-    if not entry.is_dir():
-        return []
-    return sorted(int(path.name) for path in entry.iterdir() if path.is_dir() and re.fullmatch(r"[1-9]\d*", path.name))
-
-
-@contextmanager
-def _staging(repository: Path, name: str) -> Iterator[Path]:
-    """A folder on the same disk to make something in; gone afterwards, whatever was not moved out of it."""
-    repository.mkdir(parents=True, exist_ok=True)
-    folder = repository / f".{name}.{os.getpid()}.part"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    folders = entry.iterdir() if entry.is_dir() else ()
+    return sorted(int(path.name) for path in folders if path.is_dir() and re.fullmatch(r"[1-9]\d*", path.name))
 
 
 def _renamed(source: Path, target: Path) -> bool:
@@ -148,9 +119,3 @@ def _renamed(source: Path, target: Path) -> bool:
             return False
         raise
     return True
-
-
-def _flush(path: Path) -> None:
-    """A rename may reach the disk before the data it names."""
-    with path.open("rb") as written:
-        os.fsync(written.fileno())

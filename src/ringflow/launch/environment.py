@@ -7,6 +7,7 @@ where the processes meet.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
@@ -33,6 +34,7 @@ QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 #: Told to stop, and did so after a checkpoint.
 STOPPED = StoppedError.exit_code
 _DONE, _WRONG_USAGE, _SIGNAL = 0, 2, 128
+GOES_ON = "it goes on from the last checkpoint"
 
 
 def adopt(variables: MutableMapping[str, str] = os.environ) -> None:
@@ -105,6 +107,12 @@ def require_free(port: str) -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UsageError(f"MASTER_PORT={port} cannot be used ({reason}); give another, or unset it") from None
+
+
+def killed(process: str, number: int) -> FailureError:
+    """What is said of a process that was ended by a signal of this number."""
+    name = signal.Signals(number).name
+    return FailureError(f"{process} was ended by {name}, and the others with it; start again: {GOES_ON}")
 
 
 def is_final(code: int) -> bool:

@@ -8,8 +8,7 @@ import signal
 import tempfile
 from collections.abc import Sequence
 
-from ringflow.base.errors import FailureError
-from ringflow.launch.environment import STOPPED, changed, with_restarts
+from ringflow.launch.environment import STOPPED, changed, killed, with_restarts
 
 #: Signals that ask a training to stop after a checkpoint.
 _STOP = (signal.SIGTERM, signal.SIGUSR1)
@@ -57,8 +56,5 @@ def _run(words: Sequence[str], workers: int) -> int:
         rank, failure = error.get_first_failure()
         if failure.exitcode >= 0:
             return failure.exitcode
-        name = signal.Signals(-failure.exitcode).name
-        raise FailureError(
-            f"process {rank} was ended by {name}, and the others with it; start again: it goes on from the last checkpoint"
-        ) from None
+        raise killed(f"process {rank}", -failure.exitcode) from None
     return 0

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.launch.environment import OURS, QUIET, free_port, loopback_variables, require_free, with_restarts
+from ringflow.launch.environment import OURS, QUIET, free_port, killed, loopback_variables, require_free, with_restarts
 
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(:(?P<slots>[1-9]\d*))?", re.ASCII)
 #: What MPICH and its relatives say about a process that was killed; Open MPI adds 128 to the number instead.
@@ -88,10 +88,7 @@ def _run(start: Sequence[str], environment: dict[str, str]) -> int:
     number = int(killed_by[1]) if killed_by else code - 128
     if number not in set(signal.Signals):
         return code
-    raise FailureError(
-        f"a process was ended by {signal.Signals(number).name}, and the others with it; start again: it goes on from the last "
-        "checkpoint"
-    )
+    raise killed("a process", number)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from typing import Any
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.log import complain, say
-from ringflow.launch.environment import QUIET, free_port, is_final, is_loopback
+from ringflow.launch.environment import GOES_ON, QUIET, free_port, is_final, is_loopback
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
 
 _ADVICE = "start it with `ray start --head`, or leave --address out to use this machine"
@@ -35,7 +35,7 @@ _ON_CPU = "compute.device=cpu"
 #: Ray Train writes everything that is printed a second time, into its log.
 _VARIABLES = {"RAY_TRAIN_ENABLE_PRINT_PATCH": "0", **QUIET}
 
-_GO_ON = "start again: it goes on from the last checkpoint"
+_GO_ON = f"start again: {GOES_ON}"
 
 
 def open_ray(address: str | None = None, workers: int | None = None) -> tuple[Any, bool]:
@@ -124,9 +124,9 @@ def run(words: Sequence[str], workers: int, address: str | None = None, restarts
     ray, ours = open_ray(address, workers)
     try:
         wants = _share(ray, words, workers)
-        with tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder, _heard() as queue:
-            told = {"words": list(words), "folder": str(Path.cwd()), "queue": queue, "restarts": restarts}
-            return _fit(ray, _trainer(told, workers, wants, folder))
+        with tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder, _output_queue() as queue:
+            config = {"words": list(words), "folder": str(Path.cwd()), "queue": queue, "restarts": restarts}
+            return _fit(ray, _trainer(config, workers, wants, folder))
     finally:
         if ours:
             ray.shutdown()
@@ -155,7 +155,7 @@ def _slots(nodes: Sequence[dict[str, float]], wants: dict[str, float]) -> int:
 
 
 @contextmanager
-def _heard() -> Iterator[Any]:
+def _output_queue() -> Iterator[Any]:
     """A queue; what comes in it is written on the stream that it names, and nothing else is: Ray tells of dead workers on
     stdout, at great length."""
     from ray.util.queue import Queue
@@ -179,18 +179,18 @@ def _heard() -> Iterator[Any]:
         queue.shutdown()
 
 
-def _trainer(told: dict[str, Any], workers: int, wants: dict[str, float], folder: str) -> Any:
+def _trainer(config: dict[str, Any], workers: int, wants: dict[str, float], folder: str) -> Any:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     train, on_gpus = framework("ray.train", "ray"), "GPU" in wants
     # A TorchTrainer is this one with a process group of its own, which would be in the way of the command's.
     return DataParallelTrainer(
         work,
-        train_loop_config={**told, "on_gpus": on_gpus},
+        train_loop_config={**config, "on_gpus": on_gpus},
         scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=on_gpus, resources_per_worker=wants),
         run_config=train.RunConfig(
             storage_path=folder,  # nothing is kept there: ringflow writes its own checkpoints
-            failure_config=train.FailureConfig(max_failures=told["restarts"]),
+            failure_config=train.FailureConfig(max_failures=config["restarts"]),
             worker_runtime_env={"env_vars": _VARIABLES},
         ),
     )
@@ -246,20 +246,20 @@ class Wire(io.TextIOBase):
             self._text = ""
 
 
-def work(told: dict[str, Any]) -> int:
+def work(config: dict[str, Any]) -> int:
     """Run the command in this process of Ray; its exit code. A traceback goes where the command's words go."""
-    queue = told["queue"]
+    queue = config["queue"]
     with redirect_stdout(Wire(queue, "stdout")), redirect_stderr(Wire(queue, "stderr")):
         try:
-            _meet(told["on_gpus"])
-            code = _command(told["words"], told["folder"])
+            _meet(config["on_gpus"])
+            code = _command(config["words"], config["folder"])
         except Exception:
             traceback.print_exc()
             code = 1
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-    if told["restarts"] and not is_final(code):
+    if config["restarts"] and not is_final(code):
         raise FailedHereError
     return code
 

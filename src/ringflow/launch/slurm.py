@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.log import say
-from ringflow.launch.environment import QUIET, STOPPED
+from ringflow.launch.environment import GOES_ON, QUIET, STOPPED
 
 #: Minutes, minutes:seconds, hours:minutes:seconds, or days-hours and perhaps more.
 _TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}", re.ASCII)
@@ -189,9 +189,7 @@ def follow(number: str, output: Path) -> int:
         pause = min(1.2 * pause, _MOST_SECONDS)
     if state == "COMPLETED" or code:
         return code
-    raise FailureError(
-        f"job {number} ended as {state}, see {output}; submit it again: it goes on from the last checkpoint"
-    )
+    raise FailureError(f"job {number} ended as {state}, see {output}; submit it again: {GOES_ON}")
 
 
 def _state(number: str) -> tuple[str, int]:

@@ -37,7 +37,15 @@ from typing import Any, NamedTuple
 
 from ringflow.base.errors import FailureError, RingflowError, UsageError
 from ringflow.base.log import complain, say
-from ringflow.launch.environment import STORE_KEPT, changed, loopback_store, loopback_variables, with_restarts
+from ringflow.launch.environment import (
+    GOES_ON,
+    STORE_KEPT,
+    changed,
+    killed,
+    loopback_store,
+    loopback_variables,
+    with_restarts,
+)
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
 from ringflow.launch.local import NO_STORE, arguments
 
@@ -54,7 +62,7 @@ _FAILED, _ENDED = "ringflow/failed", "ringflow/ended"
 _LOOPBACK = ("localhost", "127.0.0.1")
 #: What torchrun and torch say of a process that failed is said here, on one line; and lines come when they are written.
 _VARIABLES = {"LOGLEVEL": "CRITICAL", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONUNBUFFERED": "1"}
-_GO_ON = "start again: it goes on from the last checkpoint"
+_GO_ON = f"start again: {GOES_ON}"
 #: What Spark says when an executor, or the Python of a task, is gone.
 _SIGNS_OF_DEATH = (
     "ExecutorLostFailure",
@@ -264,8 +272,7 @@ def first_failure(ended: Sequence[Ended]) -> Ended | None:
     failed = [one for one in ended if one.code]
     first = min(failed, key=lambda one: (one.stopped, one.code > 0, one.order), default=None)
     if first is not None and first.code < 0:
-        name = signal.Signals(-first.code).name
-        raise FailureError(f"process {first.rank} was ended by {name}, and the others with it; {_GO_ON}")
+        raise killed(f"process {first.rank}", -first.code)
     return first
 
 

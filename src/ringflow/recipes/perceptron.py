@@ -22,6 +22,7 @@ from ringflow.base.rundir import prepare, write_atomic
 from ringflow.data.candidates import write_candidates
 from ringflow.data.chunks import training_columns
 from ringflow.data.read import Dataset
+from ringflow.infer.reconstruct import made_of
 from ringflow.infer.reconstructions import available
 from ringflow.launch.frameworks import one_line
 from ringflow.launch.spark import await_workers, open_spark
@@ -58,15 +59,16 @@ def perceptron_baseline(
         from ringflow.spark.perceptron import fit_perceptron
 
         started = time.perf_counter()
-        say(
-            f"spark is ready, with {session.sparkContext.defaultParallelism} slots, after {started - begun:.1f} s; fitting"
-        )
+        slots = session.sparkContext.defaultParallelism
+        say(f"spark is ready, with {slots} slots, after {started - begun:.1f} s; fitting")
         fitted = fit_perceptron(session, dataset, hidden=hidden, iterations=iterations, events=events, seed=seed)
         seconds = time.perf_counter() - started
         say(f"{fitted.elements} elements, {len(fitted.losses) - 1} iterations, loss {fitted.losses[-1]:.4f}")
         fitted.model.write().overwrite().save(str((out / MODEL_FOLDER).absolute()))
     settings = {"hidden": list(hidden), "iterations": iterations, "events": events, "seed": seed}
-    candidates = _write_candidates(dataset, out / CANDIDATES_FILE, fitted.perceptron, collect(settings, {NAME: seed}))
+    candidates, network = out / CANDIDATES_FILE, fitted.perceptron
+    blocks = made_of(network, dataset.events(_SPLIT, list(network.kinds)))
+    write_candidates(candidates, dataset, blocks, reconstruction=NAME, provenance=collect(settings, {NAME: seed}))
     shown = [name for name in ("baseline",) if name in available(dataset)]
     results = evaluate([path], candidates=[candidates], reconstructions=[*shown, NAME], split=_SPLIT, events=events)
     result = {
@@ -127,11 +129,3 @@ def _fitted(master: str | None, workers: int | None) -> Iterator[Any]:
     finally:
         if ours:
             session.stop()
-
-
-def _write_candidates(dataset: Dataset, path: Path, perceptron: Any, provenance: dict[str, Any]) -> Path:
-    from ringflow.infer.reconstruct import made_of
-
-    blocks = made_of(perceptron, dataset.events(_SPLIT, list(perceptron.kinds)))
-    write_candidates(path, dataset, blocks, reconstruction=NAME, provenance=provenance)
-    return path

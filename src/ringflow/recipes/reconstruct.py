@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +81,13 @@ def reconstruct(
     with write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     cluster = _on(on, Dataset(source), split, given.num_events, carried) if carried else None
-    with cluster or _here(session, given, threads) as made:
+    with cluster or _here(session, given, threads) as (made_after, where):
         parts = Parts(out, {**given.identity, **origin, "device": str(computed_on)})
         if parts.num_events:
             say(f"going on after {parts.num_events} events that are done")
         with progress(given.num_events, "reconstructing") as advance:
             begun = time.perf_counter()
-            new = parts.keep(made.after(parts.num_events), record, advance)
+            new = parts.keep(made_after(parts.num_events), record, advance)
             seconds = time.perf_counter() - begun
     candidates = _finish(out, parts, given, record)
     return {
@@ -100,40 +99,36 @@ def reconstruct(
         "engine": engine,
         "device": str(computed_on),
         "detector": given.detector,
-        **made.where,
+        **where,
         "seconds": round(time.perf_counter() - started, 3),
         "events_per_second": round(new / seconds, 2) if new else 0.0,
     }
 
 
-@dataclass(frozen=True)
-class _Made:
-    """Candidates yet to be made: those that follow the first so many events; and by whom, for the summary."""
-
-    after: Callable[[int], Iterator[EventBlock]]
-    where: dict[str, Any]
+#: Candidates yet to be made, those that follow the first so many events; and by whom, for the summary.
+_Making = tuple[Callable[[int], Iterator[EventBlock]], dict[str, Any]]
 
 
 @contextmanager
-def _here(session: Reconstructor, given: EventInput, threads: int) -> Iterator[_Made]:
+def _here(session: Reconstructor, given: EventInput, threads: int) -> Iterator[_Making]:
     """In this process. How many threads torch has shows in the last bit of a number: it has those it is given."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        yield _Made(lambda done: made_of(session, after(given.blocks(session.kinds), done)), {"on": "here"})
+        yield lambda done: made_of(session, after(given.blocks(session.kinds), done)), {"on": "here"}
     finally:
         torch.set_num_threads(before)
 
 
 @contextmanager
-def _on(place: Place, dataset: Dataset, split: str | None, events: int, model: CarriedModel) -> Iterator[_Made]:
+def _on(place: Place, dataset: Dataset, split: str | None, events: int, model: CarriedModel) -> Iterator[_Making]:
     begun = time.perf_counter()
     with open_cluster(place, ShardSource.of(dataset, split), model) as cluster:
         where = {"on": place.on, "workers": cluster.workers, "start_seconds": round(time.perf_counter() - begun, 3)}
         say(f"{place.on} is ready, with {cluster.workers} workers")
-        yield _Made(lambda done: reconstruct_on(cluster, shard_tasks(dataset, split, events, done)), where)
+        yield lambda done: reconstruct_on(cluster, shard_tasks(dataset, split, events, done)), where
 
 
 def _require_place(place: Place, source: Path, device: str, threads: int) -> None:

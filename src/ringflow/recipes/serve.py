@@ -15,7 +15,6 @@ from ringflow.launch.frameworks import framework
 if TYPE_CHECKING:
     import torch
 
-    from ringflow.infer.runtime import Description, Reconstructor
     from ringflow.infer.serve.served import ServedModel
 
 _PACKAGES = ("h11", "prometheus_client", "starlette", "uvicorn")
@@ -68,8 +67,9 @@ def open_served(path: Path, name: str, engine: str | None, device: str, threads:
     """A model that has computed its first event."""
     import torch
 
+    from ringflow.infer.runtime import OnnxSession
     from ringflow.infer.serve.served import ServedModel
-    from ringflow.infer.session import open_session
+    from ringflow.infer.session import Session, open_session
     from ringflow.train.device import choose_device
 
     on_processors = engine == "onnx" or path.suffix == ".onnx"
@@ -79,7 +79,8 @@ def open_served(path: Path, name: str, engine: str | None, device: str, threads:
         torch.set_num_threads(threads)
     # Workers of the batcher are the threads of ONNX: one session serves them all.
     session = open_session(path, place, engine)
-    served = ServedModel(name, session, _description(session), engine)
+    assert isinstance(session, Session | OnnxSession)
+    served = ServedModel(name, session, session.description, engine)
     say("computing a first event")
     served.warm_up()
     return served
@@ -97,18 +98,6 @@ def _engine(path: Path, place: torch.device) -> str:
         return "onnx"
     exportable = all(find_spec(package) for package in ("onnx", "onnxruntime", "onnxscript"))
     return "onnx" if exportable and place.type == "cpu" else "torch"
-
-
-def _description(session: Reconstructor) -> Description:
-    from ringflow.infer.export import describe
-    from ringflow.infer.runtime import OnnxSession
-    from ringflow.infer.session import Session
-    from ringflow.models.file import LoadedModel
-
-    if isinstance(session, OnnxSession):
-        return session.description
-    assert isinstance(session, Session)
-    return describe(LoadedModel(session.model, session.threshold, session.card))
 
 
 def _introduction(url: str, served: ServedModel) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ringflow.base.errors import DatasetError, FailureError, RingflowError, UsageError
@@ -38,7 +37,7 @@ from ringflow.data.read import TRUTH_COLUMNS
 from ringflow.data.write import EVENT_NUMBER, ShardWriter, columns_in, shard_file
 from ringflow.elements.batch import target_collection, target_columns
 from ringflow.elements.features import FEATURES, essential_columns
-from ringflow.event.block import Collection, EventBlock, require_finite
+from ringflow.event.block import EventBlock, require_finite
 from ringflow.event.schema import SCHEMA_VERSION, parquet_name
 from ringflow.infer.frames import EVENTS_AT_ONCE, block_of
 from ringflow.infer.spark import TO_LEARN
@@ -196,7 +195,10 @@ def require_learnable_events(block: EventBlock, calorimeter: str) -> None:
     truth = block[name]
     require_finite(block, {name: ("px", "py", "pz", "energy")})
     track, element = truth["track"], truth[calorimeter]
-    on_track, on_element = _there(block, "track", truth, track), _there(block, calorimeter, truth, element)
+    on_track, on_element = (
+        (index >= 0) & (index < np.repeat(block[kind].counts, truth.counts))
+        for kind, index in (("track", track), (calorimeter, element))
+    )
     good = on_track | ((track < 0) & on_element)
     if not good.all():
         wrong = int(np.argmin(good))
@@ -205,9 +207,3 @@ def require_learnable_events(block: EventBlock, calorimeter: str) -> None:
             f"a {name} of event {event} is on track {track[wrong]} and {calorimeter} {element[wrong]}, which are not there; "
             "count from 0 within the event, with -1 for none"
         )
-
-
-def _there(block: EventBlock, kind: str, truth: Collection, index: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Whether indices within the event point to something."""
-    there: npt.NDArray[np.bool_] = (index >= 0) & (index < np.repeat(block[kind].counts, truth.counts))
-    return there

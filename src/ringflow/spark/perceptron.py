@@ -29,7 +29,9 @@ from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PARTICLE_CLASSES
 from ringflow.infer.remote import ShardSource, ShardTask, shard_tasks
 from ringflow.infer.runtime import collection
+from ringflow.infer.session import candidate_rows
 from ringflow.infer.spark import mapped
+from ringflow.models.model import DecodedElements
 
 if TYPE_CHECKING:
     from pyspark.ml import PipelineModel
@@ -45,7 +47,7 @@ _ELEMENT = "label double, features array<float>"
 _CHARGED = (CHARGED_HADRON, ELECTRON, MUON)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Perceptron:
     """The numbers of a fitted perceptron: it reconstructs without Spark. Sigmoids inside, softmax at the end."""
 
@@ -54,6 +56,7 @@ class Perceptron:
     layers: tuple[tuple[Floats, Floats], ...]  # weights [in, out] and offsets
     threshold: float = 0.5  # that of every session; the class decides here
     card: dict[str, Any] = field(default_factory=dict)
+    has_errors: bool = False
 
     @property
     def kinds(self) -> tuple[str, str]:
@@ -84,32 +87,19 @@ class Perceptron:
         probability[np.ix_(~on_track, np.array(_CHARGED))] = 0.0
         label = probability.argmax(axis=1)
         row = np.flatnonzero(label)
-        event = batch.event_N.numpy()[row]
-        counts = np.bincount(event, minlength=len(block)).astype(np.int64)
-        return collection(counts, [_rows(batch, row, event, label[row], on_track[row], block["track"].counts)])
+        pt, eta, phi, energy = batch.reference_N4.numpy()[row].astype(np.float64).T
+        momentum = pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta), np.maximum(energy, pt * np.cosh(eta))
+        charge = np.where(np.isin(label[row], _CHARGED), batch.charge_N.numpy()[row], 0)
+        found = DecodedElements(*map(torch.from_numpy, (row, label[row], charge, np.stack(momentum, axis=1))))
+        event = batch.event_N[found.row]
+        counts = np.bincount(event.numpy(), minlength=len(block)).astype(np.int64)
+        return collection(counts, [candidate_rows(found, batch, event).numpy()])
 
 
 def element_inputs(batch: ElementBatch) -> npt.NDArray[np.float32]:
     """What the perceptron gets of every element; zero for a feature that it does not have."""
     features = torch.nan_to_num(batch.features_NF, nan=0.0, posinf=0.0, neginf=0.0)
     return torch.cat([(batch.kind_N == TRACK)[:, None].float(), features], dim=1).numpy()
-
-
-def _rows(
-    batch: ElementBatch,
-    row: npt.NDArray[np.int64],
-    event: npt.NDArray[np.int64],
-    label: npt.NDArray[np.int64],
-    on_track: npt.NDArray[np.bool_],
-    tracks: npt.NDArray[np.int64],
-) -> Floats:
-    """Class, charge, four-momentum as measured, and the element within its event."""
-    pt, eta, phi, energy = batch.reference_N4.numpy()[row].astype(np.float64).T
-    charge = np.where(np.isin(label, _CHARGED), batch.charge_N.numpy()[row], 0)
-    place = row - batch.offsets_B.numpy()[event]
-    track, cluster = np.where(on_track, place, -1), np.where(on_track, -1, place - tracks[event])
-    momentum = pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta), np.maximum(energy, pt * np.cosh(eta))
-    return np.stack([label, charge, *momentum, track, cluster], axis=1).astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fixtures.fake_events import fake_block
+from fixtures.fake_events import emptied, fake_block
 from ringflow.base.errors import InputFileError
 from ringflow.elements.batch import TRACK, from_block
 from ringflow.elements.features import FEATURES
@@ -35,15 +35,6 @@ def small_model(calorimeter: str = "cluster", dropout: float = 0.0) -> Model:
 
 def small_session(calorimeter: str = "cluster") -> Session:
     return Session(LoadedModel(small_model(calorimeter), 0.5, {"detector": "fake"}))
-
-
-def empty_event(block: EventBlock) -> EventBlock:
-    """An event with nothing in it."""
-    columns = {
-        name: Collection(np.zeros(1, np.int64), {key: values[:0] for key, values in part.columns.items()})
-        for name, part in block.collections.items()
-    }
-    return EventBlock(np.array([999]), columns)
 
 
 def same(first: Collection, second: Collection) -> bool:
@@ -85,7 +76,7 @@ def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_events_without_elements() -> None:
-    some, nothing = fake_block(0, 3), empty_event(fake_block(0, 1))
+    some, nothing = fake_block(0, 3), emptied(fake_block(0, 1))
     session = small_session()
     found = session.reconstruct(concatenate([nothing, some, nothing]))
     assert found.counts.tolist() == [0, *session.reconstruct(some).counts, 0]
