@@ -242,7 +242,7 @@ def test_the_profile_names_what_a_full_cld_file_has(layout: Path | None) -> None
     truth = profile.truth
     assert truth is not None
     links = [truth.track_links, truth.cluster_links, truth.hit_links, truth.candidate_links]
-    named = [*profile.required, *profile.hit_collections, truth.particles, profile.candidates, profile.event_header]
+    named = [*profile.required, *profile.optional, truth.particles, profile.event_header]
     named += [*links, *(truth.simulated_hit_links or ()), *(truth.simulated_hits or ()), *(truth.contributions or ())]
     assert [name for name in named if name not in branches] == []
     assert profile.clusters is not None

@@ -53,20 +53,6 @@ class Parts:
         track_times = profile.tracks is not None and has_times(file, look_at, profile.tracks)
         return cls(hits, candidates, particles, shapes, track_times)
 
-    @staticmethod
-    def truth_names(profile: Profile) -> list[str]:
-        """Collections that truth is made of."""
-        source = profile.truth
-        if source is None:
-            return []
-        names = (source.particles, source.track_links, source.cluster_links, source.hit_links, source.candidate_links)
-        return [name for name in names if name]
-
-    @staticmethod
-    def wanted(profile: Profile) -> list[str]:
-        """Collections that are taken where they are there, truth aside."""
-        return [*profile.hit_collections, *([profile.candidates] if profile.candidates else [])]
-
 
 class Converter:
     """Reads one block."""
@@ -187,25 +173,27 @@ class Converter:
             links = truth.of_clusters(hit_links, cluster_of, len(self._clusters), particles)
         else:
             energy = self._columns["cluster"]["energy"].astype(np.float64)
-            links = truth.linked(block, source.cluster_links, self._clusters, particles, energy)
-            if links is None:
-                links = truth.through_candidates(
-                    block, source.candidate_links, self._candidates, "clusters", self._clusters, particles, energy
-                )
+            links = self._links(source.cluster_links, "clusters", self._clusters, particles, energy)
         if links is not None:
             self._targets("cluster", links, particles, track_particle, quality)
+
+    def _links(
+        self, collection: str | None, relation: str, elements: Objects, particles: truth.Particles, energy: Array
+    ) -> truth.Links | None:
+        """Links of tracks or clusters themselves, else those of the reconstructed particles that have them."""
+        assert self._profile.truth is not None
+        found = truth.linked(self._block, collection, elements, particles, energy)
+        if found is not None:
+            return found
+        through = self._profile.truth.candidate_links
+        return truth.through_candidates(self._block, through, self._candidates, relation, elements, particles, energy)
 
     def _tracks_to_particles(self, particles: truth.Particles) -> tuple[Rows, Array]:
         """The particle of each track, which also becomes a column, and how good the track is."""
         source, tracks = self._profile.truth, self._tracks
         if tracks is None or source is None:
             return np.zeros(0, np.int64), np.zeros(0)
-        same = np.ones(len(tracks))
-        links = truth.linked(self._block, source.track_links, tracks, particles, same)
-        if links is None:
-            links = truth.through_candidates(
-                self._block, source.candidate_links, self._candidates, "tracks", tracks, particles, same
-            )
+        links = self._links(source.track_links, "tracks", tracks, particles, np.ones(len(tracks)))
         columns = self._columns["track"]
         num_hits = columns["num_hits"] if "num_hits" in columns else np.zeros(len(tracks))
         quality = num_hits * 1e6 + np.minimum(columns["pt"], 1e5)

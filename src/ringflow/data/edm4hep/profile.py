@@ -77,6 +77,12 @@ class TruthSource(Settings):
     # From reconstructed particles, for files that link nothing else; their tracks and clusters inherit it.
     candidate_links: str | None = None
 
+    @property
+    def collections(self) -> list[str]:
+        """What particles and their links are read from."""
+        names = (self.particles, self.track_links, self.cluster_links, self.hit_links, self.candidate_links)
+        return [name for name in names if name]
+
 
 class Profile(Settings):
     """How to read the files of one detector."""
@@ -97,9 +103,10 @@ class Profile(Settings):
     ignored_columns: tuple[str, ...] | None = None  # of the schema, such as track_num_hits: filled with stand-ins
 
     @property
-    def hit_collections(self) -> tuple[str, ...]:
-        """Names of the collections of calorimeter hits."""
-        return tuple(source.collection for source in self.hits or ())
+    def optional(self) -> tuple[str, ...]:
+        """Collections that are taken where they are there, truth aside."""
+        hits = (source.collection for source in self.hits or ())
+        return (*hits, *((self.candidates,) if self.candidates else ()))
 
     @property
     def required(self) -> tuple[str, ...]:

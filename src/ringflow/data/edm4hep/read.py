@@ -65,7 +65,15 @@ def open_edm4hep(path: Path, profile: str | None = None) -> Edm4hepFile:
             f"There: {listed(there.collections)}"
         )
     most = max(len(one.required) for one in fitting)
-    files = _of_their_detector(path, [one for one in fitting if len(one.required) == most])
+    files, refused = [], []
+    for one in fitting:
+        try:
+            files += [Edm4hepFile(path, one)] if len(one.required) == most else []
+        except _OtherDetectorError as error:
+            refused.append(error)
+    if not files:
+        raise refused[0]
+    files = [file for file in files if file.same_pt] or files
     if len(files) > 1:
         names = [file.profile.name for file in files]
         raise InputFileError(
@@ -74,21 +82,6 @@ def open_edm4hep(path: Path, profile: str | None = None) -> Edm4hepFile:
         )
     say(f"{path.name} is read with the profile {files[0].profile.name!r}: {files[0].profile.description}")
     return files[0]
-
-
-def _of_their_detector(path: Path, profiles: Sequence[Profile]) -> list[Edm4hepFile]:
-    """The file as these profiles read it, without those whose field bends its tracks otherwise, if one does not."""
-    if len(profiles) == 1:
-        return [Edm4hepFile(path, profiles[0])]
-    files, refused = [], []
-    for profile in profiles:
-        try:
-            files.append(Edm4hepFile(path, profile))
-        except _OtherDetectorError as error:
-            refused.append(error)
-    if not files:
-        raise refused[0]
-    return [file for file in files if file.same_pt] or files
 
 
 class _OtherDetectorError(InputFileError):
@@ -138,27 +131,19 @@ class Edm4hepFile:
         return EventBlock(self.event_numbers[events.start : events.stop], collections)
 
     def _without_left_out(self, block: EventBlock) -> EventBlock:
-        return EventBlock(
-            block.event_number,
-            {
-                name: Collection(
-                    part.counts,
-                    {c: values for c, values in part.columns.items() if parquet_name(name, c) not in self._left_out},
-                )
-                for name, part in block.collections.items()
-            },
-        )
+        kept = {
+            name: {c: values for c, values in part.columns.items() if parquet_name(name, c) not in self._left_out}
+            for name, part in block.collections.items()
+        }
+        return EventBlock(block.event_number, {name: Collection(block[name].counts, kept[name]) for name in kept})
 
     def _require_collections(self) -> None:
         wanted = self.profile.required or ((self.profile.candidates,) if self.profile.candidates else ())
         missing = [name for name in wanted if not self._file.has(name)]
         if not missing:
             return
-        fitting = [
-            name
-            for name in profile_names()
-            if name != self.profile.name and all(self._file.has(needed) for needed in load_profile(name).required)
-        ]
+        others = (name for name in profile_names() if name != self.profile.name)
+        fitting = [name for name in others if all(map(self._file.has, load_profile(name).required))]
         hint = f"the profile {fitting[0]!r} would fit" if fitting else "write a profile that names its collections"
         raise InputFileError(
             f"{self.path} has no collection {missing[0]!r}, which the profile {self.profile.name!r} needs; {hint}. "
@@ -213,10 +198,10 @@ class Edm4hepFile:
     def _find_notes(self) -> tuple[str, ...]:
         notes = []
         if self.profile.truth is not None and not self.has_truth:
-            named = [name for name in self._parts.truth_names(self.profile) if not self._file.has(name)]
+            named = [name for name in self.profile.truth.collections if not self._file.has(name)]
             lacking = f"it has no {named[0]!r}" if named else "its links lead nowhere"
             notes.append(f"{self.path.name} tells no truth to compare with: {lacking}")
-        if lacking_parts := [name for name in self._parts.wanted(self.profile) if not self._file.has(name)]:
+        if lacking_parts := [name for name in self.profile.optional if not self._file.has(name)]:
             notes.append(f"{self.path.name} lacks {listed(lacking_parts)}; read without")
         if self._unfilled:
             columns = listed(sorted(parquet_name(*column) for column in self._unfilled))

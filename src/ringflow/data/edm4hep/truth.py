@@ -6,12 +6,13 @@ and decayed before the calorimeter stands for its products, as in the simulation
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, Rows, spread
+from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, References, Rows, spread
 from ringflow.data.edm4hep.profile import Profile, TruthSource
 from ringflow.event.particles import label_of, lookup
 
@@ -113,20 +114,27 @@ def _ancestor(is_true: Array, parent: Rows) -> Rows:
     return row
 
 
+def _read_links(block: PodioBlock, names: Iterable[str | None]) -> tuple[Array, References, References] | None:
+    """Weight and both ends of the links of those collections that the file has."""
+    present = [name for name in names if name is not None and block.file.has(name)]
+    if not present:
+        return None
+    links = block.objects(present, "weight")
+    start, end = block.reference(links, "from", "rec"), block.reference(links, "to", "sim")
+    return None if start is None or end is None else (block.need(links, "weight").astype(np.float64), start, end)
+
+
 def linked(
     block: PodioBlock, collection: str | None, elements: Objects, particles: Particles, energy: Array
 ) -> Links | None:
     """Links from elements to particles, in whichever direction the file stores them."""
-    if collection is None or not block.file.has(collection):
+    found = _read_links(block, [collection])
+    if found is None:
         return None
-    links = block.objects([collection], "weight")
-    start, end = block.reference(links, "from", "rec"), block.reference(links, "to", "sim")
-    if start is None or end is None:
-        return None
+    weight, start, end = found
     element, particle = elements.locate(start), particles.all.locate(end)
-    if len(links) and not np.any((element >= 0) & (particle >= 0)):
+    if len(weight) and not np.any((element >= 0) & (particle >= 0)):
         element, particle = elements.locate(end), particles.all.locate(start)
-    weight = block.need(links, "weight").astype(np.float64)
     return shared(element, particle, weight, particles, energy)
 
 
@@ -156,17 +164,15 @@ def through_simulated_hits(
     """Links of hits by way of the simulated hits they were made of, and the contributions to those."""
     names = [name for name in source.simulated_hits or () if block.file.has(name)]
     parts = [name for name in source.contributions or () if block.file.has(name)]
-    relations = [name for name in source.simulated_hit_links or () if block.file.has(name)]
-    if not (names and parts and relations):
+    found = _read_links(block, source.simulated_hit_links or ())
+    if not (names and parts) or found is None:
         return None
     simulated, contributions = block.objects(names, "energy"), block.objects(parts, "energy")
-    links = block.objects(relations, "weight")
-    start, end = block.reference(links, "from", "rec"), block.reference(links, "to", "sim")
     held, who = block.relation(simulated, "contributions"), block.reference(contributions, "particle")
-    if start is None or end is None or held is None or who is None:
+    if held is None or who is None:
         return None
     hit_of = np.full(len(simulated), -1, np.int64)
-    hit, made_of = hits.locate(start), simulated.locate(end)
+    hit, made_of = hits.locate(found[1]), simulated.locate(found[2])
     both = (hit >= 0) & (made_of >= 0)
     hit_of[made_of[both]] = hit[both]
     contribution = contributions.locate(held)
@@ -186,19 +192,17 @@ def through_candidates(
     energy: Array,
 ) -> Links | None:
     """Links of the tracks or clusters of reconstructed particles, for files that link these only."""
-    if candidates is None or collection is None or not block.file.has(collection):
+    held = block.relation(candidates, relation) if candidates is not None else None
+    found = _read_links(block, [collection])
+    if candidates is None or held is None or found is None:
         return None
-    links = block.objects([collection], "weight")
-    start, end = block.reference(links, "from", "rec"), block.reference(links, "to", "sim")
-    held = block.relation(candidates, relation)
-    if start is None or end is None or held is None:
-        return None
+    weight, start, end = found
     candidate, particle = candidates.locate(start), particles.all.locate(end)
     order = np.argsort(candidate, kind="stable")
     first, last = (np.searchsorted(candidate[order], held.owner, side=side) for side in ("left", "right"))
     link = order[spread(first, last - first)]
     element = np.repeat(elements.locate(held), last - first)
-    return shared(element, particle[link], block.need(links, "weight")[link], particles, energy)
+    return shared(element, particle[link], weight[link], particles, energy)
 
 
 def of_clusters(hit_links: Links, cluster_of: Rows, num_clusters: int, particles: Particles) -> Links:
