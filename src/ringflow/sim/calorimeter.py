@@ -23,11 +23,12 @@ from ringflow.sim.shower import Spots
 #: Bits of a key, from the lowest: particle in the event, two cell indices, layer, side, subsystem; the event is above them.
 _PARTICLE_BITS, _INDEX_BITS, _LAYER_BITS, _SIDE_BITS, _SUBSYSTEM_BITS = 14, 13, 7, 1, 3
 _BELOW_SUBSYSTEM = 2 * _INDEX_BITS + _LAYER_BITS + _SIDE_BITS  # bits of a cell below its subsystem
+_KEY_BITS = (_SUBSYSTEM_BITS, _SIDE_BITS, _LAYER_BITS, _INDEX_BITS, _INDEX_BITS, _PARTICLE_BITS)
 _HALF_RANGE = 1 << (_INDEX_BITS - 1)
 #: Bins of the tables that find a calorimeter from a radius or |z|; boundaries are exact to this.
 _BINS_PER_MM = 4
 MOST_PARTICLES = 1 << _PARTICLE_BITS
-MOST_EVENTS = 1 << (63 - _PARTICLE_BITS - 2 * _INDEX_BITS - _LAYER_BITS - _SIDE_BITS - _SUBSYSTEM_BITS)
+MOST_EVENTS = 1 << (63 - sum(_KEY_BITS))
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,10 @@ def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable)
     second = (torch.where(barrel, z, y) / cell).floor() + _HALF_RANGE
     side = (~barrel & (z > 0)).to(torch.int64)
 
-    particle = spots.particle
-    event = event_of.index_select(0, particle)
-    key = (event << _SUBSYSTEM_BITS) + subsystem
-    for bits, value in (
-        (_SIDE_BITS, side),
-        (_LAYER_BITS, layer),
-        (_INDEX_BITS, first.to(torch.int64)),
-        (_INDEX_BITS, second.to(torch.int64)),
-        (_PARTICLE_BITS, particle - first_of.index_select(0, event)),
-    ):
+    event = event_of.index_select(0, spots.particle)
+    local = spots.particle - first_of.index_select(0, event)
+    key = event
+    for bits, value in zip(_KEY_BITS, (subsystem, side, layer, first.long(), second.long(), local), strict=True):
         key = (key << bits) + value
     energy = torch.where(spots.energy < 0.0, -spots.energy * table.mip.index_select(0, subsystem), spots.energy)
     energy = energy * table.scale
@@ -190,7 +185,7 @@ def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hi
     """Positions of the cells behind the keys (without the particle)."""
     fields = []
     rest = cells
-    for bits in (_INDEX_BITS, _INDEX_BITS, _LAYER_BITS, _SIDE_BITS, _SUBSYSTEM_BITS):
+    for bits in reversed(_KEY_BITS[:-1]):
         fields.append(rest & ((1 << bits) - 1))
         rest = rest >> bits
     second, first, layer, side, subsystem = fields

@@ -229,8 +229,7 @@ class DetectorGeometry(Settings):
 
     def calorimeter(self, subsystem: str) -> CalorimeterGeometry:
         """Calorimeter of a subsystem such as `ecal_barrel`."""
-        calorimeter: CalorimeterGeometry = getattr(self, subsystem.split("_")[0])
-        return calorimeter
+        return {"ecal": self.ecal, "hcal": self.hcal, "yoke": self.yoke}[subsystem.split("_")[0]]
 
     def per_subsystem(self, attribute: str) -> npt.NDArray[np.float64]:
         """One number of the calorimeters in the order of SUBSYSTEMS."""

@@ -27,6 +27,7 @@ ATTEMPTS = 20
 
 # The start of Pythia searches the maximum of the cross section with random numbers: the same for every seed.
 _BASE_LINES = ("Print:quiet = on", "Random:setSeed = on", "Random:seed = 1", "ParticleDecays:limitCylinder = on")
+_DATA_HINT = "check the sample, and that PYTHIA8DATA, if set, is the xmldoc folder of the installed Pythia 8"
 _BATCH = 100  # events in memory with their whole history, 0.1 MB each
 _SEEDS = 900_000_000
 _SHIFTS = 16_777_213  # of the 24-bit arithmetic sequence inside Pythia's generator
@@ -169,12 +170,7 @@ class PythiaSource:
 
 def settings_lines(collision: Collision, cylinder: Cylinder) -> tuple[str, ...]:
     """Every setting Pythia is given for a collision."""
-    return (*_cylinder_lines(cylinder), f"Beams:eCM = {collision.cm_energy!r}", *collision.pythia)
-
-
-def decay_lines(cylinder: Cylinder) -> tuple[str, ...]:
-    """Every setting of a Pythia that only decays the particles it is given."""
-    return (*_cylinder_lines(cylinder), "ProcessLevel:all = off")
+    return (*_common_lines(cylinder), f"Beams:eCM = {collision.cm_energy!r}", *collision.pythia)
 
 
 def start_pythia(lines: Sequence[str], hook: object = None) -> Any:
@@ -187,11 +183,11 @@ def start_pythia(lines: Sequence[str], hook: object = None) -> Any:
     pythia = pythia8mc.Pythia("", False)
     for line in lines:
         if not pythia.readString(line):
-            raise FailureError(f"Pythia does not accept {line!r}; {_data_hint()}")
+            raise FailureError(f"Pythia does not accept {line!r}; {_DATA_HINT}")
     if hook is not None:
         pythia.addUserHooksPtr(hook)
     if not pythia.init():
-        raise FailureError(f"Pythia does not start with {', '.join(lines)}; {_data_hint()}")
+        raise FailureError(f"Pythia does not start with {', '.join(lines)}; {_DATA_HINT}")
     return pythia
 
 
@@ -208,7 +204,7 @@ def reseed(pythia: Any, key: int) -> None:
     pythia.rndm.setState(state)
 
 
-def _cylinder_lines(cylinder: Cylinder) -> tuple[str, ...]:
+def _common_lines(cylinder: Cylinder) -> tuple[str, ...]:
     size = f"ParticleDecays:xyMax = {cylinder.radius!r}", f"ParticleDecays:zMax = {cylinder.half_length!r}"
     return (*_BASE_LINES, *size)
 
@@ -229,10 +225,6 @@ def _columns_of(particles: Any) -> Columns:
     return dict(zip(COLUMNS, (pdg, *momentum, x, y, z, ct / SPEED_OF_LIGHT), strict=True))
 
 
-def _data_hint() -> str:
-    return "check the sample, and that PYTHIA8DATA, if set, is the xmldoc folder of the installed Pythia 8"
-
-
 _TAU = 15
 _FINAL = 81  # Pythia's status of a hadron that is about to decay or to stay
 
@@ -241,7 +233,7 @@ class Decayer:
     """Lets Pythia decay what has less than about a metre to live, inside the cylinder; pi, K+-, K0L, mu and n stay."""
 
     def __init__(self, cylinder: Cylinder) -> None:
-        self._pythia = start_pythia(decay_lines(cylinder))
+        self._pythia = start_pythia((*_common_lines(cylinder), "ProcessLevel:all = off"))
         self._short_lived: dict[int, bool] = {}
 
     def is_short_lived(self, pdg: int) -> bool:
