@@ -92,7 +92,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write a page about a study: history, importances, rungs, cost and all trials. It may still be running."""
-    from ringflow.tune.report.page import write_report
+    from ringflow.tune.report import write_report
 
     page = write_report(study, out)
     if as_json:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ringflow.tune.record import Reported, TrialRecord
-from ringflow.tune.report.importance import importances
+from ringflow.tune.report import importances
 from ringflow.tune.space import Choice, Range, Space
 
 SPACE = Space(

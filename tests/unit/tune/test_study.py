@@ -18,7 +18,7 @@ from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import Journal, Row, StudyRecord, read_rows
 from ringflow.tune.replay.campaign import replay_study
 from ringflow.tune.replay.curves import recorded_curves
-from ringflow.tune.report.page import write_report
+from ringflow.tune.report import write_report
 from ringflow.tune.run import drive, trial_settings
 from ringflow.tune.schedulers import Decision
 from ringflow.tune.study import Study

@@ -18,15 +18,12 @@ import pytest
 
 from fixtures.synthetic_study import make_study, write_rows
 from ringflow.base.errors import InputFileError, UsageError
+from ringflow.tune.charts import STATES, Axis, Chart, importance_bars, parameter_axis, rung_diagram
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.report.chart import Axis, Chart, parameter_axis
-from ringflow.tune.report.data import STATES, StudyView
-from ringflow.tune.report.flow import rung_diagram
-from ringflow.tune.report.page import best_first, write_report
-from ringflow.tune.report.plots import importance_bars
+from ringflow.tune.report import StudyView, best_first, write_report
 from ringflow.tune.space import Choice
 
-SCRIPT = Path(sys.modules["ringflow.tune.report.page"].__file__ or "").parent / "templates" / "study.js"
+SCRIPT = Path(sys.modules["ringflow.tune.report"].__file__ or "").parent / "templates" / "study.js"
 
 
 def page_of(study: Path) -> str:
