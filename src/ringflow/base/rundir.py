@@ -15,6 +15,8 @@ from ringflow.base.errors import DiskFullError, FailureError, UsageError
 SETTINGS_FILE = "settings.toml"
 #: The figures of a report of `ringflow evaluate`; a folder that holds them is one.
 METRICS_FILE = "metrics.json"
+#: A folder that holds the first is a study; the second says where it came from, the third has a run per trial.
+STUDY_FILE, ORIGIN_FILE, TRIALS_FOLDER = "study.toml", "origin.json", "trials"
 #: What a job of a cluster says goes there; it is opened before the command starts, and stays when the rest is replaced.
 LOGS_FOLDER = "logs"
 

@@ -22,10 +22,9 @@ from ringflow.base.errors import InputFileError
 from ringflow.base.rundir import write_atomic
 from ringflow.elements.features import feature_names
 from ringflow.models.model import Model
-from ringflow.models.settings import ModelSettings
+from ringflow.models.settings import MODEL_KEY, ModelSettings
 
 FORMAT_VERSION = 1
-_METADATA_KEY = "ringflow_model"
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def save_model(path: Path, model: Model, *, threshold: float = 0.5, card: Mappin
         "threshold": threshold,
         "card": dict(card or {}),
     }
-    write_weights(path, model, {_METADATA_KEY: record})
+    write_weights(path, model, {MODEL_KEY: record})
 
 
 def load_model(path: Path) -> LoadedModel:
@@ -56,7 +55,7 @@ def load_model(path: Path) -> LoadedModel:
     if not path.is_file():
         raise InputFileError(f"no model file at {path}; give the model.safetensors that `ringflow train` wrote")
     try:
-        metadata, weights = read_weights(path, _METADATA_KEY)
+        metadata, weights = read_weights(path, MODEL_KEY)
     except (SafetensorError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None

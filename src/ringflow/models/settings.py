@@ -8,6 +8,9 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from ringflow.base.config import Settings
 
+#: Where the header of a model file keeps its description.
+MODEL_KEY = "ringflow_model"
+
 BackboneName = Literal["attention", "kernel", "graph", "mlp"]
 Activation = Literal["sigmoid", "tanh", "softplus", "relu", "leaky_relu", "elu", "swish", "gelu"]
 

@@ -18,11 +18,11 @@ from ringflow.base.errors import InputFileError
 from ringflow.base.provenance import describe_input
 from ringflow.data.manifest import MANIFEST_FILE
 from ringflow.infer.runtime import Description
+from ringflow.models.settings import MODEL_KEY
 
 DEEPEST, MOST_FILES = 5, 50_000
 #: Folders in which nothing lies that something was made of.
 _SKIPPED = frozenset({"packed", "checkpoints", "tensorboard", "cache", "node_modules", "__pycache__"})
-_MODEL_KEY = "ringflow_model"
 
 
 class SearchedFolders:
@@ -84,7 +84,7 @@ def model_header(path: Path) -> dict[str, Any]:
 
     try:
         with safe_open(path, framework="numpy") as file:
-            found = json.loads((file.metadata() or {}).get(_MODEL_KEY, "null"))
+            found = json.loads((file.metadata() or {}).get(MODEL_KEY, "null"))
     except (SafetensorError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None

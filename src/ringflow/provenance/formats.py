@@ -34,7 +34,7 @@ from ringflow.infer.shipped import MODEL_FILE
 from ringflow.provenance.files import model_header, sha256_of
 from ringflow.provenance.graph import Node, walk
 from ringflow.provenance.trace import kind_of
-from ringflow.train.runs import RUN_FILE
+from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE, RUN_FILE
 
 #: Names of the SPDX list are made of these.
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
@@ -206,9 +206,9 @@ _FORMATS = {
 _ABOUT = {
     SETTINGS_FILE: "resolved settings",
     RUN_FILE: "code, versions, seeds and data of the run",
-    "history.jsonl": "figures of the training and of every validation",
+    HISTORY_FILE: "figures of the training and of every validation",
     MODEL_FILE: "the best network, by its validation",
-    "last.safetensors": "the newest network",
+    LAST_MODEL_FILE: "the newest network",
     "pruned.safetensors": "the network before it was trained again",
     MANIFEST_FILE: "what the dataset holds, with the hash of every shard, and where it came from",
     CARD_FILE: "card",

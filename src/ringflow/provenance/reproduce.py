@@ -35,10 +35,9 @@ from ringflow.sim.blocks import SimulatedBlocks
 from ringflow.sim.settings import SimulateSettings
 from ringflow.train.data import describe_data
 from ringflow.train.run import describe_machine, train
-from ringflow.train.runs import RUN_FILE, read_history, settings_of
+from ringflow.train.runs import LAST_MODEL_FILE, RUN_FILE, read_history, settings_of
 from ringflow.train.settings import TrainSettings
 
-LAST_MODEL_FILE = "last.safetensors"
 #: What the losses may differ by where bits cannot be the same.
 TOLERANCE = 0.05
 #: What lines of a history are about, and what is not the same in two equal trainings.

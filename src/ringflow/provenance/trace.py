@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ringflow.base.errors import InputFileError, RingflowError, UsageError
-from ringflow.base.rundir import METRICS_FILE, SETTINGS_FILE
+from ringflow.base.rundir import METRICS_FILE, ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_FOLDER
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.manifest import MANIFEST_FILE, Manifest, Shard, manifest_hash, read_manifest
 from ringflow.data.read import read_shard, select_columns
@@ -29,7 +29,6 @@ from ringflow.provenance.files import SearchedFolders, json_file, model_header, 
 from ringflow.provenance.graph import Kind, Node, State
 from ringflow.train.runs import RUN_FILE
 
-STUDY_FILE, ORIGIN_FILE, TRIALS = "study.toml", "origin.json", "trials"
 _MARKS: dict[str, Kind] = {MANIFEST_FILE: "dataset", STUDY_FILE: "study", RUN_FILE: "run", METRICS_FILE: "report"}
 _NOT_OURS = "give a file or folder that ringflow made: candidates, model, run, dataset, shard, report or study"
 _NETWORKS = (".onnx", ".safetensors")
@@ -371,14 +370,14 @@ class _Trace:
 
     def _trial_or_run(self, folder: Path) -> Node:
         node, trials = self._run(folder), folder.absolute().parent
-        if trials.name == TRIALS and (trials.parent / STUDY_FILE).is_file():
+        if trials.name == TRIALS_FOLDER and (trials.parent / STUDY_FILE).is_file():
             node.came_from("trial of", self._study(trials.parent))
         return node
 
     def _study(self, folder: Path) -> Node:
         origin = json_file(folder / ORIGIN_FILE)
         facts = _picked(origin, "ringflow", "code", "warm_start")
-        facts["trials"] = len(list((folder / TRIALS).glob("[0-9]*/")))
+        facts["trials"] = len(list((folder / TRIALS_FOLDER).glob("[0-9]*/")))
         node = Node("study", folder.absolute().name, "given", facts, folder, sha256_of(folder / STUDY_FILE))
         data = origin.get("data")
         for told in data if isinstance(data, list) else ():

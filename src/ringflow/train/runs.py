@@ -20,7 +20,7 @@ from typing import Any
 from ringflow.base.errors import FailureError
 from ringflow.base.rundir import SETTINGS_FILE, write_errors
 
-RUN_FILE, HISTORY_FILE = "run.json", "history.jsonl"
+RUN_FILE, HISTORY_FILE, LAST_MODEL_FILE = "run.json", "history.jsonl", "last.safetensors"
 
 
 def settings_of(folder: Path) -> Path | None:

@@ -38,13 +38,13 @@ from ringflow.train.device import choose_device, is_out_of_memory, peak_memory, 
 from ringflow.train.monitor import Monitor
 from ringflow.train.optim import rate_at
 from ringflow.train.profile import UNMEASURED, Phases
-from ringflow.train.runs import HISTORY_FILE
+from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep, save_bad_batch
 from ringflow.train.validation import Rules, ValidationLoss, figure, plain
 from ringflow.train.world import ALONE, StopRequest, World, catching_signals, stopped
 
-LAST_MODEL_FILE, BAD_BATCH_FILE = "last.safetensors", "bad_batch.safetensors"
+BAD_BATCH_FILE = "bad_batch.safetensors"
 
 #: Figures of the averaged network, which it gets in evaluation mode and leaves where it is.
 Validate = Callable[[Model], dict[str, float]]

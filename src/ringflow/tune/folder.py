@@ -27,7 +27,7 @@ from ringflow.base.config import Settings, write
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import code_version
-from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
+from ringflow.base.rundir import ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_FOLDER, prepare, write_atomic
 from ringflow.train.settings import TrainSettings
 from ringflow.tune import SchedulerName, SearchName
 from ringflow.tune.objective import ALIASES
@@ -36,7 +36,7 @@ from ringflow.tune.schedulers import ETA, Ladder
 from ringflow.tune.search import Finished, aligned
 from ringflow.tune.space import Space, read_space
 
-STUDY_FILE, SPACE_FILE, ORIGIN_FILE, TRIALS_FOLDER = "study.toml", "space.toml", "origin.json", "trials"
+SPACE_FILE = "space.toml"
 #: Settings that a space may not vary: they are the same for all trials of a study.
 _FIXED = ("data", "seed", "start", "profile", "detector", "sync", "length", "source.lanes", "compute.device")
 

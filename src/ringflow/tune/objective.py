@@ -49,7 +49,7 @@ def measure_extras(extras: Sequence[str], run: Path) -> dict[str, float]:
     if not extras:
         return {}
     from ringflow.models.file import load_model
-    from ringflow.train.trainer import LAST_MODEL_FILE
+    from ringflow.train.runs import LAST_MODEL_FILE
 
     model = load_model(run / LAST_MODEL_FILE).model
     measured = {"parameters": float(model.num_parameters)}

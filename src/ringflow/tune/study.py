@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringflow.base.errors import FailureError
-from ringflow.tune.folder import TRIALS_FOLDER, StudyFolder
+from ringflow.base.rundir import TRIALS_FOLDER
+from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import values_of
 from ringflow.tune.record import Journal, Row, StudyRecord, TrialRecord
 from ringflow.tune.schedulers import Decision, Point, Report, make_scheduler
