@@ -138,7 +138,7 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the end."""
-        progress, state = self.progress, self._state
+        progress, state, step, length = self.progress, self._state, self._step, self._settings.length
         if progress.finished:
             progress.say_finished()
             progress.ask()
@@ -146,16 +146,33 @@ class Trainer:
         with progress.shown():
             self._ask()
             while not progress.ended:
-                events_before = state.events
-                late, stop = self._take_step()
-                if self._step.records.full:
+                with self._phases("data"):
+                    left = (length.events - state.events) // self._lanes
+                    batches = [feed.next(left) for feed in self._feeds.values()]
+                counted = batches if step.spread.place.part == 0 else []  # the parts of a copy have the same batches
+                late = time.perf_counter() - self._checkpointed >= length.checkpoint_seconds
+                with self._phases("idle"):
+                    # When it is time for a checkpoint, the clock of the first process says.
+                    sums = self._world.all_reduce(
+                        [
+                            sum(batch.num_events for batch in counted),
+                            sum(batch.elements.num_elements for batch in counted),
+                            sum(batch.num_elements for batch in counted),
+                            late and self._world.is_first,
+                            self._stop_request.signal_name is not None,
+                        ]
+                    )
+                events, computed, real, checkpoint, stop = map(int, sums)
+                step.take(batches, state.step, self._rate(state.events + events))
+                state.count(events, computed, real)
+                if step.records.full:
                     self._read_records()
-                self._phases.end_step(state.step, state.events - events_before)
-                due = progress.is_due(events_before)
-                if due or late or stop:
+                self._phases.end_step(state.step, events)
+                due = progress.is_due(state.events - events)
+                if due or checkpoint or stop:
                     self._read_records()
                     if due:
-                        progress.validate(self._step.average.model())
+                        progress.validate(step.average.model())
                     self._checkpoint()
                 if stop and not progress.finished:
                     self._raise_stopped()
@@ -165,28 +182,6 @@ class Trainer:
             self._say(f"stopped early: {state.since_best} validations without a better one")
         elif not progress.finished:
             self._say(f"its pace ends the training after {state.events} events")
-
-    def _take_step(self) -> tuple[bool, bool]:
-        """Take a step; whether it is time for a checkpoint, by the clock of the first process, and whether to stop."""
-        state, settings = self._state, self._settings
-        with self._phases("data"):
-            left = (settings.length.events - state.events) // self._lanes
-            batches = [feed.next(left) for feed in self._feeds.values()]
-        counted = batches if self._step.spread.place.part == 0 else []  # the parts of a copy have the same batches
-        late = time.perf_counter() - self._checkpointed >= settings.length.checkpoint_seconds
-        with self._phases("idle"):
-            events, computed, real, checkpoint, stop = self._world.all_reduce(
-                [
-                    sum(batch.num_events for batch in counted),
-                    sum(batch.elements.num_elements for batch in counted),
-                    sum(batch.num_elements for batch in counted),
-                    late and self._world.is_first,
-                    self._stop_request.signal_name is not None,
-                ]
-            )
-        self._step.take(batches, state.step, self._rate(state.events + int(events)))
-        state.count(int(events), int(computed), int(real))
-        return bool(checkpoint), bool(stop)
 
     def _rate(self, events: int) -> float:
         settings = self._settings

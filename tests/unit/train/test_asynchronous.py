@@ -26,12 +26,12 @@ from ringflow.train.asynchronous import (
     ElasticAveraging,
     Master,
     Stopwatch,
-    Worker,
     WorkerReport,
     mpi,
     pieces,
     rate_after,
 )
+from ringflow.train.asynchronous import work as follow
 from ringflow.train.asynchronous.mpi import Messages, MpiWorld, joined
 from ringflow.train.batches import BEGINNING, DataPosition, Feed, TrainingBatch
 from ringflow.train.checkpoint import Checkpoints
@@ -197,7 +197,7 @@ def work(make_step: Callable[..., TrainingStep], scripted: Any, run: Path) -> Ca
         method = METHODS[settings.sync](step, settings, 1)
         heard = scripted(*((0, answer, torch.zeros_like(torch.empty(step.model.num_parameters))) for answer in answers))
         feeds = make_feeds(sources, settings, FRESH, CPU)
-        Worker(settings, run, feeds, step, method, stop or StopRequest()).run(heard, FRESH, Stopwatch())
+        follow(settings, run, feeds, step, method, stop or StopRequest(), heard, FRESH, Stopwatch())
         assert not heard.script
         heard.model = step.model
         return heard

@@ -169,7 +169,7 @@ def _follow(
     if own := world.messages.receive(source=MASTER)[1]:
         restore(own, step, folder)
     method = METHODS[settings.sync](step, settings, len(world.workers))
-    Worker(settings, folder, feeds, step, method, stop).run(world.messages, start, phases)
+    work(settings, folder, feeds, step, method, stop, world.messages, start, phases)
 
 
 def _share_weights(step: TrainingStep, world: MpiWorld, start: Start) -> None:
@@ -287,63 +287,51 @@ def pieces(row: Tensor, tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Ten
         yield piece.view_as(tensor), tensor
 
 
-class Worker:
-    """Works until the master tells it to end."""
-
-    def __init__(
-        self,
-        settings: TrainSettings,
-        folder: Path,
-        feeds: Mapping[int, Feed],
-        step: TrainingStep,
-        method: Downpour,
-        stop: StopRequest,
-    ) -> None:
-        self._settings, self._folder, self._feeds = settings, folder, feeds
-        self._step, self._method, self._stop_request = step, method, stop
-        self._row = torch.empty(step.model.num_parameters)
-
-    def run(self, messages: Messages, start: Start, phases: Stopwatch) -> None:
-        """Train to the end, and tell the master what the time went into."""
-        messages.phases = phases
-        version, events, go_on = start.step, start.events, True
-        self._step.redraw(version)
-        while go_on:
-            with phases("data"):
-                drawn = [self._draw(events) for _ in range(self._settings.asynchronous.period)]
-            batches = [batch for _, batch in drawn]
-            records = self._method.work(batches, self._row, version, events)
-            if bad := next((record for record in records if record.not_finite), None):  # the master shall not get it
-                guilty = drawn if len(records) == 1 else [drawn[records.index(bad)]]
-                raise diverged(bad, self._folder, [feed.again(batch.position) for feed, batch in guilty])
-            messages.send(MASTER, self._report(batches, records, version), self._row)
-            answer: Answer = messages.receive(self._row, source=MASTER)[1]
-            self._method.arrive(self._row)
-            for number in range(version + 1, answer.version + 1):
-                self._step.redraw(number)
-            if answer.wants_state:
-                messages.send(MASTER, snapshot(self._step))
-            version, events, go_on = answer.version, answer.events, answer.go_on
-        messages.send(MASTER, Account(phases.seconds, messages.bytes_sent, messages.bytes_received))
-
-    def _draw(self, events: int) -> tuple[Feed, TrainingBatch]:
-        """A batch of the lane that is furthest behind."""
-        feed = min(self._feeds.values(), key=lambda feed: feed.position)
-        left = (self._settings.length.events - events) // self._settings.source.lanes
-        return feed, feed.next(left)
-
-    def _report(self, batches: Sequence[TrainingBatch], records: Sequence[Record], version: int) -> WorkerReport:
-        names = records[0].values
-        return WorkerReport(
+def work(
+    settings: TrainSettings,
+    folder: Path,
+    feeds: Mapping[int, Feed],
+    step: TrainingStep,
+    method: Downpour,
+    stop: StopRequest,
+    messages: Messages,
+    start: Start,
+    phases: Stopwatch,
+) -> None:
+    """A worker: works until the master tells it to end, then tells the master what the time went into."""
+    messages.phases, row = phases, torch.empty(step.model.num_parameters)
+    version, events, go_on = start.step, start.events, True
+    step.redraw(version)
+    while go_on:
+        drawn = []
+        with phases("data"):
+            for _ in range(settings.asynchronous.period):
+                feed = min(feeds.values(), key=lambda feed: feed.position)  # the lane that is furthest behind
+                drawn.append((feed, feed.next((settings.length.events - events) // settings.source.lanes)))
+        batches = [batch for _, batch in drawn]
+        records = method.work(batches, row, version, events)
+        if bad := next((record for record in records if record.not_finite), None):  # the master shall not get it
+            guilty = drawn if len(records) == 1 else [drawn[records.index(bad)]]
+            raise diverged(bad, folder, [feed.again(batch.position) for feed, batch in guilty])
+        report = WorkerReport(
             version=version,
             events=sum(batch.num_events for batch in batches),
             computed=sum(batch.elements.num_elements for batch in batches),
             real=sum(batch.num_elements for batch in batches),
-            positions={lane: feed.position for lane, feed in self._feeds.items()},
-            shape=next(iter(self._feeds.values())).shape,
-            values={name: sum(record.values[name] for record in records) / len(records) for name in names},
-            signal=self._stop_request.signal_name,
+            positions={lane: feed.position for lane, feed in feeds.items()},
+            shape=next(iter(feeds.values())).shape,
+            values={name: sum(r.values[name] for r in records) / len(records) for name in records[0].values},
+            signal=stop.signal_name,
         )
+        messages.send(MASTER, report, row)
+        answer: Answer = messages.receive(row, source=MASTER)[1]
+        method.arrive(row)
+        for number in range(version + 1, answer.version + 1):
+            step.redraw(number)
+        if answer.wants_state:
+            messages.send(MASTER, snapshot(step))
+        version, events, go_on = answer.version, answer.events, answer.go_on
+    messages.send(MASTER, Account(phases.seconds, messages.bytes_sent, messages.bytes_received))
 
 
 class Master:
