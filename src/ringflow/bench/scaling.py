@@ -70,7 +70,7 @@ class Case(NamedTuple):
         return f"{self.name}, {_processes(self.workers)}"
 
 
-class Plan(NamedTuple):
+class ScalingPlan(NamedTuple):
     """What is measured."""
 
     engines: Sequence[str] = ENGINES
@@ -83,7 +83,7 @@ class Plan(NamedTuple):
     address: str | None = None  # of a Ray cluster; one is started here unless given
     master: str | None = None  # of a Spark cluster; one is started here unless given
 
-    def checked(self, settings: TrainSettings) -> Plan:
+    def checked(self, settings: TrainSettings) -> ScalingPlan:
         """The plan, with the one process that all others are compared with."""
         if unknown := sorted(set(self.engines) - set(ENGINES)):
             raise UsageError(f"no engine named {unknown[0]!r}; choose from {', '.join(ENGINES)}")
@@ -101,7 +101,7 @@ def is_one_of_a_team() -> bool:
     return "RANK" in os.environ
 
 
-def run_here(settings: TrainSettings, plan: Plan, *, apart: bool) -> dict[str, Any]:
+def run_here(settings: TrainSettings, plan: ScalingPlan, *, apart: bool) -> dict[str, Any]:
     """Time the processes of the team that this one belongs to."""
     from ringflow.bench.training import time_team
 
@@ -109,7 +109,7 @@ def run_here(settings: TrainSettings, plan: Plan, *, apart: bool) -> dict[str, A
     return time_team(settings, plan.num_elements, plan.seconds, plan.threads, apart=apart)
 
 
-def run(settings: TrainSettings, plan: Plan) -> dict[str, Any]:
+def run(settings: TrainSettings, plan: ScalingPlan) -> dict[str, Any]:
     """Rows by engine and number of processes, what the machine gives without communication, and bytes against the ring's."""
     from ringflow.train.device import hardware
 
@@ -169,7 +169,7 @@ def _best_rounds(
 class _Starter:
     """Starts processes, and reads what they found."""
 
-    def __init__(self, folder: Path, settings: TrainSettings, plan: Plan) -> None:
+    def __init__(self, folder: Path, settings: TrainSettings, plan: ScalingPlan) -> None:
         self._folder, self._plan = folder, plan
         write(settings, folder / "settings.toml")
 
@@ -199,7 +199,7 @@ class _Starter:
         return counted
 
 
-def launch(case: Case, words: Sequence[str], plan: Plan, folder: Path) -> None:
+def launch(case: Case, words: Sequence[str], plan: ScalingPlan, folder: Path) -> None:
     """Run a ringflow command in several processes, as `ringflow launch` does; what it says last is why it failed."""
     log = folder / "log.txt"
     try:
@@ -217,7 +217,7 @@ def last_words(log: Path) -> str:
     return (errors or lines or ["nothing"])[-1]
 
 
-def _start(case: Case, words: list[str], plan: Plan, log: Path) -> int:
+def _start(case: Case, words: list[str], plan: ScalingPlan, log: Path) -> int:
     """Start the processes from this one, which is fresh, and send all that is said into a file; the exit code."""
     with log.open("wb") as file:
         for stream in (1, 2):

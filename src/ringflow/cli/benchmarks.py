@@ -191,7 +191,7 @@ def bench_scaling(
 
     more = [] if strategy is None else [f"compute.strategy={strategy}"]
     settings = TrainSettings.resolve(preset, [*overrides, *more])
-    plan = timing.Plan(
+    plan = timing.ScalingPlan(
         engines, workers or (1, 2), ring or (2, 4, 8), elements, seconds, rounds, threads, address, master
     )
     result = timing.run_here(settings, plan, apart=apart) if timing.is_one_of_a_team() else timing.run(settings, plan)

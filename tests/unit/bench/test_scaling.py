@@ -32,7 +32,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str,
     """Starts of nothing: what processes would report is made up."""
     made: list[tuple[str, int, list[str]]] = []
 
-    def launch(case: timing.Case, words: Sequence[str], plan: timing.Plan, folder: Path) -> None:
+    def launch(case: timing.Case, words: Sequence[str], plan: timing.ScalingPlan, folder: Path) -> None:
         engine, workers, apart = case
         before = sum(made_of == (engine, workers, apart) for made_of in ((e, n, "--apart" in w) for e, n, w in made))
         made.append((engine, workers, list(words)))
@@ -63,7 +63,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str,
 
 
 def test_the_fastest_round_counts(launches: list[Any], tmp_path: Path) -> None:
-    plan = timing.Plan(engines=("local", "mpi"), workers=(2,), ring=(4,), num_elements=8, rounds=2)
+    plan = timing.ScalingPlan(engines=("local", "mpi"), workers=(2,), ring=(4,), num_elements=8, rounds=2)
     result = timing.run(SETTINGS, plan)
     rows = {(row["engine"], row["workers"]): row for row in result["rows"]}
     assert list(rows) == [("local", 1), ("mpi", 1), ("local", 2), ("mpi", 2), ("apart", 2)]
@@ -85,7 +85,7 @@ def test_the_fastest_round_counts(launches: list[Any], tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails_is_a_row_and_is_not_tried_again(launches: list[Any]) -> None:
-    plan = timing.Plan(engines=("local", "ray"), workers=(1,), ring=(), num_elements=8, rounds=2)
+    plan = timing.ScalingPlan(engines=("local", "ray"), workers=(1,), ring=(), num_elements=8, rounds=2)
     result = timing.run(SETTINGS, plan)
     assert [row["engine"] for row in result["rows"]] == ["local", "ray"]
     assert result["rows"][1] == {
@@ -165,7 +165,7 @@ def test_no_slurm_is_asked_for_that_is_not_there(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_plan_has_one_process_to_compare_with() -> None:
-    plan = timing.Plan(engines=(), workers=(4, 2), num_elements=8).checked(SETTINGS)
+    plan = timing.ScalingPlan(engines=(), workers=(4, 2), num_elements=8).checked(SETTINGS)
     assert (plan.engines, plan.workers) == (timing.ENGINES, (1, 2, 4))
     with pytest.raises(UsageError, match="no engine named"):
         plan._replace(engines=("abacus",)).checked(SETTINGS)

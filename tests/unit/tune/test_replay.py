@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from fixtures.even_costs import even_costs
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.tune.replay.curves import Curve, PowerLaw, fit, model_of, read_curve, recorded_curves
-from ringflow.tune.replay.engine import ReplayResult, Segment, Setting, compare, replay, speedup
+from ringflow.tune.replay.curves import LearningCurve, PowerLaw, fit, model_of, read_curve, recorded_curves
+from ringflow.tune.replay.engine import Allocation, ReplayResult, Setting, compare, replay, speedup
 from ringflow.tune.schedulers import SCHEDULERS, Ladder
 
 RECORDED = recorded_curves(None).curves
 LADDER = Ladder(10, 40, 4)
 
 
-def level(*values: float) -> list[Curve]:
+def level(*values: float) -> list[LearningCurve]:
     """Trials that have one value from their beginning to their end."""
-    return [Curve([1.0], [value]) for value in values]
+    return [LearningCurve([1.0], [value]) for value in values]
 
 
-def run(curves: list[Curve], scheduler: str, devices: int, **setting: object) -> ReplayResult:
+def run(curves: list[LearningCurve], scheduler: str, devices: int, **setting: object) -> ReplayResult:
     return replay(
         curves,
         scheduler,
@@ -39,9 +39,9 @@ def run(curves: list[Curve], scheduler: str, devices: int, **setting: object) ->
 
 
 def test_a_trial_alone() -> None:
-    result = run([Curve([10.0, 40.0], [3.0, 1.0])], "none", 2)
+    result = run([LearningCurve([10.0, 40.0], [3.0, 1.0])], "none", 2)
     assert (result.makespan, result.device_seconds, result.utilisation) == (50.0, 50.0, 0.5)
-    assert result.segments == [Segment(0, 0.0, 50.0, 1, 0, 40)]
+    assert result.segments == [Allocation(0, 0.0, 50.0, 1, 0, 40)]
     assert result.best_over_time == [(50.0, 1.0)]
     assert (result.trials, result.complete, result.reloads) == (1, 1, 0)
 
@@ -55,14 +55,14 @@ def test_trials_wait_for_devices() -> None:
 
 def test_asha_stops_and_goes_on_without_a_new_start() -> None:
     result = run(level(1.0, 2.0), "asha", 2)
-    assert sorted(result.segments) == [Segment(0, 0.0, 50.0, 1, 0, 40), Segment(1, 0.0, 20.0, 1, 0, 10)]
+    assert sorted(result.segments) == [Allocation(0, 0.0, 50.0, 1, 0, 40), Allocation(1, 0.0, 20.0, 1, 0, 10)]
     assert result.complete == 1
     assert result.best_over_time == [(20.0, 1.0)]
 
 
 def test_rasda_waits_for_its_devices_and_starts_anew() -> None:
     result = run(level(1.0, 2.0, 3.0, 4.0), "rasda", 4)
-    assert result.segments[-1] == Segment(0, 20.0, 20.0 + 10.0 + 30 / 4, 4, 10, 40)
+    assert result.segments[-1] == Allocation(0, 20.0, 20.0 + 10.0 + 30 / 4, 4, 10, 40)
     assert result.makespan == 37.5
     assert result.reloads == 1
     assert run(level(1.0, 2.0, 3.0, 4.0), "rasda", 4, reload_seconds=5.0).makespan == 42.5
@@ -77,9 +77,9 @@ def test_who_waits_for_devices_is_not_overtaken() -> None:
 
 
 def test_with_take_a_trial_goes_on_with_what_is_free() -> None:
-    assert run(level(1.0), "rasda", 3, growth="take").segments[-1] == Segment(0, 20.0, 40.0, 3, 10, 40)
+    assert run(level(1.0), "rasda", 3, growth="take").segments[-1] == Allocation(0, 20.0, 40.0, 3, 10, 40)
     full = run(level(2.0, 1.0), "rasda", 2, growth="take")  # no device is free: no new start
-    assert full.segments == [Segment(0, 0.0, 50.0, 1, 0, 40), Segment(1, 0.0, 50.0, 1, 0, 40)]
+    assert full.segments == [Allocation(0, 0.0, 50.0, 1, 0, 40), Allocation(1, 0.0, 50.0, 1, 0, 40)]
 
 
 def test_a_trial_that_was_put_aside_is_started_again_as_by_the_driver_of_a_study() -> None:
@@ -91,14 +91,14 @@ def test_a_trial_that_was_put_aside_is_started_again_as_by_the_driver_of_a_study
 
 
 def test_larger_batches_may_be_worth_less() -> None:
-    falling = [Curve([0.0, 40.0], [40.0, 0.0])]
+    falling = [LearningCurve([0.0, 40.0], [40.0, 0.0])]
     assert run(falling, "rasda", 4).best == 0.0
     assert run(falling, "rasda", 4, penalty=1.0).best == 40.0 - (10 + 30 / 4)
     assert run(falling, "rasda", 4, penalty=0.5).best == 40.0 - (10 + 30 / 2)
 
 
 def test_a_longer_training_makes_up_for_larger_batches() -> None:
-    falling = [Curve([0.0, 40.0], [40.0, 0.0])]
+    falling = [LearningCurve([0.0, 40.0], [40.0, 0.0])]
     even = run(falling, "rasda", 4, penalty=0.5, lengthen=True)
     assert even.best == 0.0
     assert even.makespan == 20.0 + 10.0 + 30 / (4 * 0.5)  # an event on four devices is worth half of one
@@ -108,8 +108,8 @@ def test_a_longer_training_makes_up_for_larger_batches() -> None:
 def test_trials_that_take_turns_start_again_every_time() -> None:
     result = run(level(1.0, 2.0), "none", 1, turn=20, reload_seconds=5.0)
     assert result.segments == [
-        Segment(0, 0.0, 30.0, 1, 0, 20), Segment(1, 30.0, 60.0, 1, 0, 20),
-        Segment(0, 60.0, 95.0, 1, 20, 40), Segment(1, 95.0, 130.0, 1, 20, 40),
+        Allocation(0, 0.0, 30.0, 1, 0, 20), Allocation(1, 30.0, 60.0, 1, 0, 20),
+        Allocation(0, 60.0, 95.0, 1, 20, 40), Allocation(1, 95.0, 130.0, 1, 20, 40),
     ]  # fmt: skip
     assert result.reloads == 2
     alone = run(level(1.0, 2.0), "none", 2, turn=20, reload_seconds=5.0)  # nobody waits for their devices
@@ -195,7 +195,7 @@ def test_what_cannot_be_replayed() -> None:
 
 
 def test_a_curve_is_straight_between_its_points_and_level_outside() -> None:
-    curve = Curve([10.0, 20.0, 40.0], [4.0, 3.0, 1.0])
+    curve = LearningCurve([10.0, 20.0, 40.0], [4.0, 3.0, 1.0])
     assert [curve.value(events) for events in (0, 10, 15, 20, 30, 40, 99)] == [4.0, 4.0, 3.5, 3.0, 2.0, 1.0, 1.0]
     assert [curve.scaled(10.0).value(events) for events in (150, 400)] == [3.5, 1.0]
 
@@ -207,8 +207,8 @@ def test_curves_are_read_from_run_folders(tmp_path: Path) -> None:
         {"kind": "validation", "events": 20, "loss": 3.0, "jet_iqr_over_median": 0.1},
     ]
     (tmp_path / "history.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert read_curve(tmp_path) == Curve([10.0, 20.0], [4.0, 3.0])
-    assert read_curve(tmp_path, "jet_iqr_over_median") == Curve([20.0], [0.1])
+    assert read_curve(tmp_path) == LearningCurve([10.0, 20.0], [4.0, 3.0])
+    assert read_curve(tmp_path, "jet_iqr_over_median") == LearningCurve([20.0], [0.1])
     with pytest.raises(InputFileError, match="no validation with the figure 'lost'"):
         read_curve(tmp_path, "lost")
 
@@ -225,12 +225,12 @@ def test_what_is_no_history(tmp_path: Path, content: str) -> None:
 def test_a_fit_finds_the_power_law() -> None:
     shares = np.linspace(1 / 16, 1.0, 16)
     values = 2.0 + 1.5 * (shares**-0.5 - 1.0) / (16**0.5 - 1.0)
-    law = fit(Curve((8000 * shares).tolist(), values.tolist()))
+    law = fit(LearningCurve((8000 * shares).tolist(), values.tolist()))
     assert (law.end, law.fall, law.slope, law.scatter) == pytest.approx((2.0, 1.5, 0.5, 0.0), abs=1e-6)
 
 
 def test_a_rising_curve_is_level() -> None:
-    assert fit(Curve([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])) == PowerLaw(2.5, 0.0, 1.0, math.sqrt(1.25))
+    assert fit(LearningCurve([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])) == PowerLaw(2.5, 0.0, 1.0, math.sqrt(1.25))
 
 
 def test_drawn_curves_are_like_the_recorded_ones() -> None:
@@ -250,7 +250,9 @@ def test_drawn_curves_are_like_the_recorded_ones() -> None:
 
 def test_two_curves_are_needed_for_a_model() -> None:
     with pytest.raises(InputFileError, match="1 curves"):
-        model_of([RECORDED[0], Curve([1.0, 2.0, 3.0, 4.0], [1.0, math.nan, 1.0, 1.0]), Curve([1.0], [1.0])])
+        model_of(
+            [RECORDED[0], LearningCurve([1.0, 2.0, 3.0, 4.0], [1.0, math.nan, 1.0, 1.0]), LearningCurve([1.0], [1.0])]
+        )
 
 
 LONG = Ladder(600, 12_000, 4)

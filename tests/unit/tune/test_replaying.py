@@ -27,13 +27,13 @@ from ringflow.tune.replay.campaign import (
 )
 from ringflow.tune.replay.curves import (
     DEFAULT_HOURS,
-    Curve,
+    LearningCurve,
     carried_on,
     read_recorded,
     recorded_curves,
     write_curves,
 )
-from ringflow.tune.replay.engine import Segment, Setting
+from ringflow.tune.replay.engine import Allocation, Setting
 from ringflow.tune.replay.page import lanes_of
 from ringflow.tune.schedulers import Ladder
 
@@ -109,13 +109,17 @@ def test_validations_of_runs_come_before_reports(tmp_path: Path) -> None:
     lines = [{"kind": "validation", "events": events, "loss": 9.0 - events / 32_000} for events in (32_000, 128_000)]
     (run / "history.jsonl").write_text("\n".join(map(json.dumps, lines)))
     found = recorded_curves(path).curves
-    assert found[2] == Curve([0.25, 1.0], [8.0, 5.0])
+    assert found[2] == LearningCurve([0.25, 1.0], [8.0, 5.0])
     assert len(found[1].events) == 1
 
 
 def test_a_curve_is_carried_on_as_the_others_went_on() -> None:
-    whole = [Curve([10.0, 100.0], [4.0, 2.0]), Curve([10.0, 100.0], [8.0, 2.0]), Curve([10.0, 100.0], [5.0, 2.0])]
-    cut, diverged = Curve([10.0], [6.0]), Curve([10.0, 20.0], [5.0, math.nan])
+    whole = [
+        LearningCurve([10.0, 100.0], [4.0, 2.0]),
+        LearningCurve([10.0, 100.0], [8.0, 2.0]),
+        LearningCurve([10.0, 100.0], [5.0, 2.0]),
+    ]
+    cut, diverged = LearningCurve([10.0], [6.0]), LearningCurve([10.0, 20.0], [5.0, math.nan])
     *_, longer, same = carried_on([*whole, cut, diverged], 100.0)
     assert longer.events[-1] == pytest.approx(100.0)
     assert longer.values[-1] == pytest.approx(6.0 * 0.4)  # the median of 1/2, 1/4 and 2/5
@@ -177,7 +181,7 @@ def test_few_devices_that_load_often_are_slower_than_their_number_says() -> None
 
 
 def test_devices_of_segments_are_never_shared() -> None:
-    segments = [Segment(0, 0.0, 2.0, 1, 0, 1), Segment(1, 0.0, 1.0, 2, 0, 1), Segment(2, 1.0, 3.0, 3, 0, 1)]
+    segments = [Allocation(0, 0.0, 2.0, 1, 0, 1), Allocation(1, 0.0, 1.0, 2, 0, 1), Allocation(2, 1.0, 3.0, 3, 0, 1)]
     placed = {segment.trial: lanes for segment, lanes in lanes_of(segments, 4)}
     assert placed == {1: [(0, 2)], 0: [(2, 3)], 2: [(0, 2), (3, 4)]}
 

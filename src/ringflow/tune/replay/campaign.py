@@ -22,7 +22,7 @@ from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say, table
 from ringflow.base.words import time_in_words
 from ringflow.launch.scaling import CostModel, ScalingSettings, resolve
-from ringflow.tune.replay.curves import Curve, Recorded, model_of
+from ringflow.tune.replay.curves import LearningCurve, Recorded, model_of
 from ringflow.tune.replay.engine import Results, Setting, compare, speedup
 from ringflow.tune.schedulers import GROWING, SCHEDULERS, Ladder, first_rung, one_bracket
 
@@ -54,7 +54,7 @@ class Campaign:
 
     recorded: Recorded
     #: Over one event in all, and whether they were drawn from a model of the recorded ones.
-    shares: Sequence[Curve]
+    shares: Sequence[LearningCurve]
     drawn: bool
     hours: float
     settings: ScalingSettings
@@ -76,7 +76,7 @@ class Campaign:
         return Ladder(max(int(least + 1e-6), 1), self.most, eta)
 
     @cached_property
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[LearningCurve]:
         """Over the events of a whole trial."""
         return [curve.scaled(float(self.most)) for curve in self.shares]
 

@@ -52,7 +52,7 @@ _WHOLE = 0.99
 
 
 @dataclass(frozen=True)
-class Curve:
+class LearningCurve:
     """Values after so many events, in rising order of events; straight between them, level before and after."""
 
     events: Sequence[float]
@@ -66,9 +66,9 @@ class Curve:
         before, share = after - 1, (events - self.events[after - 1]) / (self.events[after] - self.events[after - 1])
         return (1.0 - share) * self.values[before] + share * self.values[after]
 
-    def scaled(self, factor: float) -> Curve:
+    def scaled(self, factor: float) -> LearningCurve:
         """The same values after so many times the events."""
-        return Curve([factor * place for place in self.events], self.values)
+        return LearningCurve([factor * place for place in self.events], self.values)
 
 
 class Recorded(NamedTuple):
@@ -76,7 +76,7 @@ class Recorded(NamedTuple):
 
     what: str
     #: Over one event in all: lengths of different studies do not compare.
-    curves: list[Curve]
+    curves: list[LearningCurve]
     study: Path | None = None
     #: First rung as a part of the whole; None: as `ringflow tune` has it unless told.
     least_share: float | None = None
@@ -110,7 +110,7 @@ def recorded_curves(study: Path | None) -> Recorded:
     )
 
 
-def _curves_of(folder: StudyFolder) -> list[tuple[Point, Curve]]:
+def _curves_of(folder: StudyFolder) -> list[tuple[Point, LearningCurve]]:
     """Trials that reported, with their validations where their run has them, or else with what they reported."""
     found = []
     objective = folder.settings.objectives[0]
@@ -121,14 +121,14 @@ def _curves_of(folder: StudyFolder) -> list[tuple[Point, Curve]]:
             curve = read_curve(folder.run(trial.number), ALIASES.get(objective, objective))
         except InputFileError:  # the run was deleted to save space, or the figure is no validation's
             points = sorted({said.resource: said.value for said in trial.reports}.items())
-            curve = Curve([float(events) for events, _ in points], [value for _, value in points])
+            curve = LearningCurve([float(events) for events, _ in points], [value for _, value in points])
         if math.isnan(trial.reports[-1].value) and curve.events[-1] < trial.resource:
-            curve = Curve([*curve.events, float(trial.resource)], [*curve.values, math.nan])
+            curve = LearningCurve([*curve.events, float(trial.resource)], [*curve.values, math.nan])
         found.append((trial.point, curve))
     return found
 
 
-def read_curve(run: Path, figure: str = "loss") -> Curve:
+def read_curve(run: Path, figure: str = "loss") -> LearningCurve:
     """The curve of a figure of the validations of a run."""
     path = run / _HISTORY_FILE
     try:
@@ -141,18 +141,18 @@ def read_curve(run: Path, figure: str = "loss") -> Curve:
     points = sorted({events: value for events, value in found if value is not None and events > 0}.items())
     if not points:
         raise InputFileError(f"{path} has no validation with the figure {figure!r}; choose another figure or run")
-    return Curve([float(events) for events, _ in points], [float(value) for _, value in points])
+    return LearningCurve([float(events) for events, _ in points], [float(value) for _, value in points])
 
 
 def read_recorded(path: Path) -> Recorded:
     """A file of `write_curves`."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        groups: dict[float, list[Curve]] = {}
+        groups: dict[float, list[LearningCurve]] = {}
         for trial in kept["trials"]:
             values = [math.nan if value is None else float(value) for value in trial["value"]]
             most = float(trial.get("most", trial["events"][-1]))
-            groups.setdefault(most, []).append(Curve(trial["events"], values))
+            groups.setdefault(most, []).append(LearningCurve(trial["events"], values))
         what = str(kept["what"])
     except OSError as error:
         raise InputFileError(f"cannot read {path}: {error.strerror}; give a file of recorded curves") from error
@@ -178,7 +178,7 @@ def write_curves(path: Path, studies: Sequence[Path], *, what: str) -> int:
     return len(trials)
 
 
-def carried_on(curves: Sequence[Curve], most: float) -> list[Curve]:
+def carried_on(curves: Sequence[LearningCurve], most: float) -> list[LearningCurve]:
     """The same curves over the whole length; one that is not finite at its end stays as it is."""
     whole = [curve for curve in curves if curve.events[-1] >= _WHOLE * most and math.isfinite(curve.values[-1])]
     return [
@@ -187,14 +187,14 @@ def carried_on(curves: Sequence[Curve], most: float) -> list[Curve]:
     ]
 
 
-def _carry(curve: Curve, most: float, whole: Sequence[Curve]) -> Curve:
+def _carry(curve: LearningCurve, most: float, whole: Sequence[LearningCurve]) -> LearningCurve:
     last, value = curve.events[-1], curve.values[-1]
     places = [last * (most / last) ** (step / _STEPS) for step in range(1, _STEPS + 1)]
     others = [other for other in whole if other.value(last) > 0.0]
     factors = [
         median(other.value(place) / other.value(last) for other in others) if others else 1.0 for place in places
     ]
-    return Curve([*curve.events, *places], [*curve.values, *(value * factor for factor in factors)])
+    return LearningCurve([*curve.events, *places], [*curve.values, *(value * factor for factor in factors)])
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class PowerLaw:
     scatter: float
 
 
-def fit(curve: Curve) -> PowerLaw:
+def fit(curve: LearningCurve) -> PowerLaw:
     """The falling power law nearest to a curve: for each of many slopes the other two follow from a straight line."""
     shares, values = np.asarray(curve.events) / curve.events[-1], np.asarray(curve.values)
     best, least = PowerLaw(float(values.mean()), 0.0, 1.0, float(values.std())), math.inf
@@ -237,7 +237,7 @@ class CurveModel:
 
     laws: Sequence[PowerLaw]
 
-    def draw(self, count: int, *, seed: int, scatter: float = 1.0) -> list[Curve]:
+    def draw(self, count: int, *, seed: int, scatter: float = 1.0) -> list[LearningCurve]:
         """So many curves over one event in all. The scatter of validations is that of the recorded ones times `scatter`: with
         n times the events in a validation, about n**-0.5."""
         random = np.random.default_rng(seed)
@@ -251,10 +251,10 @@ class CurveModel:
         values = end[:, None] + fall[:, None] * _shape(_SHARES, slope[:, None])
         values += random.normal(size=values.shape) * chosen[:, 3:] * scatter
         shares = _SHARES.tolist()
-        return [Curve(shares, row) for row in values.tolist()]
+        return [LearningCurve(shares, row) for row in values.tolist()]
 
 
-def model_of(curves: Sequence[Curve]) -> CurveModel:
+def model_of(curves: Sequence[LearningCurve]) -> CurveModel:
     """A model of recorded trainings. One needs more than three validations, with finite values above 0, or it is left out."""
     usable = [
         curve for curve in curves if len(curve.values) > 3 and all(0 < value < math.inf for value in curve.values)

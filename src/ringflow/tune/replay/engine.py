@@ -35,7 +35,7 @@ from typing import Literal, NamedTuple
 
 from ringflow.base.errors import UsageError
 from ringflow.launch.scaling import CostModel
-from ringflow.tune.replay.curves import Curve
+from ringflow.tune.replay.curves import LearningCurve
 from ringflow.tune.schedulers import Decision, Ladder, Report, Scheduler, make_scheduler
 
 Advance = Callable[[int], None]
@@ -60,7 +60,7 @@ class Setting:
     seed: int = 0
 
 
-class Segment(NamedTuple):
+class Allocation(NamedTuple):
     """A trial on some devices, from a start to its end, with all rungs that it passed on them."""
 
     trial: int
@@ -83,7 +83,7 @@ class ReplayResult:
     device_seconds: float = 0.0
     #: Times at which a trial reported a better value than all before, and that value.
     best_over_time: list[tuple[float, float]] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[Allocation] = field(default_factory=list)
     trials: int = 0
     complete: int = 0
     #: Times that a trial was stored and loaded again.
@@ -115,7 +115,7 @@ class _Trial:
     """A trial in the simulation."""
 
     number: int
-    curve: Curve
+    curve: LearningCurve
     resource: int = 0
     #: Events on the learning curve; fewer than the resource if larger batches are worth less.
     learned: float = 0.0
@@ -135,7 +135,7 @@ class _Trial:
 
 
 def replay(
-    curves: Sequence[Curve],
+    curves: Sequence[LearningCurve],
     scheduler: str,
     *,
     devices: int,
@@ -158,7 +158,12 @@ class _Study:
     """The simulation: a clock, devices, and a queue."""
 
     def __init__(
-        self, curves: Sequence[Curve], scheduler: Scheduler, costs: CostModel, setting: Setting, result: ReplayResult
+        self,
+        curves: Sequence[LearningCurve],
+        scheduler: Scheduler,
+        costs: CostModel,
+        setting: Setting,
+        result: ReplayResult,
     ) -> None:
         self._curves, self._scheduler, self._costs, self._setting = curves, scheduler, costs, setting
         self._result, self._random = result, Random(setting.seed)
@@ -280,7 +285,7 @@ class _Study:
         self._free += trial.workers
         self._result.device_seconds += trial.workers * (self._now - trial.since)
         self._result.segments.append(
-            Segment(trial.number, trial.since, self._now, trial.workers, trial.first, trial.resource)
+            Allocation(trial.number, trial.since, self._now, trial.workers, trial.first, trial.resource)
         )
 
 
@@ -289,7 +294,7 @@ Results = Mapping[tuple[str, int], Sequence[ReplayResult]]
 
 
 def compare(
-    curves: Sequence[Curve],
+    curves: Sequence[LearningCurve],
     schedulers: Sequence[str],
     devices: Sequence[int],
     *,

@@ -24,7 +24,7 @@ from ringflow.evaluate import page
 from ringflow.evaluate.page import Picture
 from ringflow.evaluate.plots.style import Look, legend, legend_height, panels, styled
 from ringflow.tune.replay.campaign import headline
-from ringflow.tune.replay.engine import ReplayResult, Segment
+from ringflow.tune.replay.engine import Allocation, ReplayResult
 
 _TEMPLATE = Path(__file__).parent / "templates" / "replay.html.j2"
 #: Rows of devices that can be told apart in a figure, and schedulers that fit into it.
@@ -235,7 +235,7 @@ def _devices_over_time(results: Mapping[str, ReplayResult]) -> Figure:
     return figure
 
 
-def lanes_of(segments: Sequence[Segment], devices: int) -> list[tuple[Segment, list[tuple[int, int]]]]:
+def lanes_of(segments: Sequence[Allocation], devices: int) -> list[tuple[Allocation, list[tuple[int, int]]]]:
     """Which devices each segment has, as ranges: the lowest that are free."""
     free = list(range(devices))
     taken: list[tuple[float, int, list[int]]] = []
