@@ -43,8 +43,7 @@ CASES = [
     ("uvicorn", "serve", ("bench", "serve", "--requests", "1")),
     ("captum", "explain", ("explain", "data", "--events", "1")),
     ("optuna", "tune", (*TUNE, "--out", "study")),
-    ("sklearn", "tune", (*TUNE, "--search", "gp", "--out", "study")),
-    ("sklearn", "tune", (*TUNE, "--search", "forest", "--out", "study")),
+    ("cmaes", "tune", (*TUNE, "--search", "cmaes", "--out", "study")),
     ("optuna", "tune", ("bench", "tune")),
     ("ray", "ray", (*TUNE, "--search", "random", "--executor", "ray", "--out", "study")),
     ("ray", "ray", ("launch", "ray", "--", *TRAIN)),
@@ -104,7 +103,7 @@ def test_the_core_does_without_any_extra(tmp_path: Path) -> None:
     modules = {"scikit-learn": "sklearn", "prometheus-client": "prometheus_client", "mpich": "mpi4py"}
     named = {re.split(r"[^\w-]", line)[0].lower() for line in declared}
     missing = {modules.get(name, name) for name in named}
-    assert {"onnx", "ray", "pyspark", "optuna", "captum", "starlette", "pandas", "sklearn"} <= missing
+    assert {"onnx", "ray", "pyspark", "optuna", "captum", "starlette", "pandas"} <= missing
     short = ("length.events=4", "length.validation_events=1", "compute.device=cpu")
     commands = (
         ("config",),

@@ -24,6 +24,7 @@ from ringflow.base.options import (
     without_start,
 )
 from ringflow.base.output import finish, print_json, show_or_print, show_summary
+from ringflow.tune import SearchName
 from ringflow.tune.options import Place, Plan
 
 if TYPE_CHECKING:
@@ -242,9 +243,7 @@ def panda_steer(
     in_file: Annotated[Path, about("Points so far and their losses: %IN of phpo.")],
     out_file: Annotated[Path, about("File for the new points: %OUT of phpo.")],
     space: SpaceName | None = None,
-    search: Annotated[
-        Literal["grid", "random", "evolution", "tpe", "gp", "forest"], about("How points are chosen.")
-    ] = "tpe",
+    search: Annotated[SearchName, about("How points are chosen.")] = "tpe",
     seed: Annotated[Natural, about("The same seed and the same input give the same points.")] = 1,
     given_up: Annotated[float, about("Losses from here on stand for points that PanDA gave up.")] = 1e5,
     as_json: Json = False,
