@@ -272,24 +272,24 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """How events are cut into shards and blocks."""
 
     events: int
     events_per_shard: int
     block_events: int
 
-    def shards(self) -> list[ShardTask]:
+    def shards(self) -> list[PlannedShard]:
         """All shards, in order of their events."""
         starts = range(0, self.events, self.events_per_shard)
         return [
-            ShardTask(shard_file(index), start, min(start + self.events_per_shard, self.events), self.block_events)
+            PlannedShard(shard_file(index), start, min(start + self.events_per_shard, self.events), self.block_events)
             for index, start in enumerate(starts)
         ]
 
 
 @dataclass(frozen=True)
-class ShardTask:
+class PlannedShard:
     """Events `start` to `stop` of a production, which go into one file."""
 
     file: str
@@ -305,7 +305,7 @@ class ShardTask:
 
 
 def make_shards(
-    production: Production, tasks: Sequence[ShardTask], open_source: OpenSource, workers: int, advance: Advance
+    production: Production, tasks: Sequence[PlannedShard], open_source: OpenSource, workers: int, advance: Advance
 ) -> list[Shard]:
     """Make the shards of the tasks; `advance` is called with numbers of events as they are done."""
     if workers == 1 or len(tasks) <= 1:
@@ -317,7 +317,7 @@ def make_shards(
         return team.work(tasks, advance)
 
 
-def write_shard(production: Production, source: BlockSource, task: ShardTask, advance: Advance) -> Shard:
+def write_shard(production: Production, source: BlockSource, task: PlannedShard, advance: Advance) -> Shard:
     """Make one shard and count it as finished."""
     with ShardWriter(production.folder / task.file, temporary_folder=production.workshop) as writer:
         for index, first, last in task.blocks():
@@ -362,7 +362,7 @@ class _Team:
             process.join()
             connection.close()
 
-    def work(self, tasks: Sequence[ShardTask], advance: Advance) -> list[Shard]:
+    def work(self, tasks: Sequence[PlannedShard], advance: Advance) -> list[Shard]:
         """Hand out the tasks one by one and gather the shards."""
         waiting = list(reversed(tasks))
         for connection in self._members:
@@ -421,7 +421,7 @@ def _work(connection: Connection, production: Production, open_source: OpenSourc
 class Request:
     """What is asked for. Requests with equal records make equal bytes, on any number of workers."""
 
-    plan: Plan
+    plan: ShardPlan
     record: Mapping[str, Any]
     detector: str
     sample: str
@@ -453,7 +453,7 @@ def produce(
     return manifest, sum(shard.num_events for shard in made)
 
 
-def _keep_finished(production: Production, plan: Plan) -> dict[str, Shard]:
+def _keep_finished(production: Production, plan: ShardPlan) -> dict[str, Shard]:
     """Shards of an earlier attempt that are what the plan asks for; the last one of a shorter production is not."""
     planned = {task.file: task for task in plan.shards()}
     kept = {}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ringflow.base.errors import DatasetError
 from ringflow.elements.features import FEATURES, Columns, direction, feature_names, features_of, needed_columns
-from ringflow.elements.tables import Table
+from ringflow.elements.tables import ColumnTable
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import properties
 
@@ -34,7 +34,7 @@ _MOMENTUM = ("px", "py", "pz", "energy")
 
 
 @dataclass(frozen=True)
-class ElementTargets(Table):
+class ElementTargets(ColumnTable):
     """The truth assigned to every element; label 0 where it is not the primary element of a particle."""
 
     label_N: Tensor  # int64, see PARTICLE_CLASSES; PADDING for rows that fill up a batch

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ringflow.elements.settings import ClusteringSettings
-from ringflow.elements.tables import Table, group_minimum, group_sum
+from ringflow.elements.tables import ColumnTable, group_minimum, group_sum
 
 #: Towers kept free around every grid, so that windows never leave it; also the overlap of the barrel with itself in azimuth.
 PAD = 8
@@ -122,7 +122,7 @@ _Points = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class CalorimeterHits(Table):
+class CalorimeterHits(ColumnTable):
     """What clustering needs of hits, in order of event."""
 
     event: Tensor

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """Base of tables; every field is a tensor with one entry per row."""
 
     def __len__(self) -> int:

@@ -180,12 +180,12 @@ class EventNetwork:
         for block in self._blocks[:-1]:
             rows = block(rows, self._turns, self._layout)
         for block in self._blocks[-1:]:
-            rows = block.talk(rows, self._turns, self._layout)
+            rows = block.mix(rows, self._turns, self._layout)
         return rows, embedded
 
     def _upper(self, rows: Tensor, embedded: Tensor) -> Prediction:
         for block in self._blocks[-1:]:
-            rows = block.think(rows)
+            rows = block.transform(rows)
         prediction: Prediction = self.model.heads(self.model.norm(rows), embedded)
         return prediction
 

@@ -81,7 +81,7 @@ def _joined(samples: list[Sample]) -> Sample:
 def sample_of(model: Model, batch: ElementBatch, threshold: float) -> Sample:
     """The candidates of a batch that has targets. Those on elements of no particle have no truth, and are left out."""
     assert batch.targets is not None, "uncertainties are fitted on truth"
-    prediction, known = model.predict_and_tell(batch)
+    prediction, known = model.predict_with_state(batch)
     found = decode(prediction, batch, threshold)
     on_track = batch.charge_N[found.row] != 0
     inputs = inputs_of(known, prediction, found, on_track)

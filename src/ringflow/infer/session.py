@@ -162,7 +162,7 @@ def _part(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Event and columns of every candidate of some events."""
     part = batch.take(events)
-    prediction, known = model.predict_and_tell(part)
+    prediction, known = model.predict_with_state(part)
     found = decode(prediction, part, threshold)
     event = part.event_N[found.row]
     rows = candidate_rows(found, part, event)

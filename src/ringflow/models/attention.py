@@ -157,16 +157,16 @@ class Block(nn.Module):
 
     def forward(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """The rows after this layer."""
-        return self.think(self.talk(x_ND, rotary, layout))
+        return self.transform(self.mix(x_ND, rotary, layout))
 
-    def talk(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
+    def mix(self, x_ND: Tensor, rotary: Turns, layout: Layout) -> Tensor:
         """The first half: the rows after elements have talked to each other."""
         if self.mixer is None or self.norm_mixer is None:
             return x_ND
         out: Tensor = x_ND + self.dropout(self.mixer(self.norm_mixer(x_ND), rotary, layout))
         return out
 
-    def think(self, x_ND: Tensor) -> Tensor:
+    def transform(self, x_ND: Tensor) -> Tensor:
         """The second half: every row for itself."""
         out: Tensor = x_ND + self.dropout(self.feed_forward(self.norm(x_ND)))
         return out

@@ -101,14 +101,14 @@ class Heads(nn.Module):
 
     def forward(self, x_ND: Tensor, embedded_ND: Tensor) -> Prediction:
         """Predictions in full precision."""
-        return self.say(self.think(x_ND, embedded_ND))
+        return self.outputs(self.hidden_state(x_ND, embedded_ND))
 
-    def think(self, x_ND: Tensor, embedded_ND: Tensor) -> Tensor:
+    def hidden_state(self, x_ND: Tensor, embedded_ND: Tensor) -> Tensor:
         """What is known of every element before the outputs are made of it, [N, 2 D]."""
         known: Tensor = self.hidden(torch.cat([x_ND, embedded_ND], dim=1))
         return known
 
-    def say(self, known: Tensor) -> Prediction:
+    def outputs(self, known: Tensor) -> Prediction:
         """Predictions in full precision."""
         out = self.out(known).float()
         particle, label, charge, momentum = out.split(_SIZES, dim=1)
@@ -221,11 +221,11 @@ class Model(nn.Module):
             x_ND = block(x_ND, turns, layout)
         return self.norm(x_ND), embedded_ND
 
-    def predict_and_tell(self, batch: ElementBatch) -> tuple[Prediction, Tensor]:
+    def predict_with_state(self, batch: ElementBatch) -> tuple[Prediction, Tensor]:
         """Predictions of a batch, and what they were made of: all that is known of every element, [N, 2 D]."""
         rows = self._rows(batch.features_NF, batch.kind_N, batch.position_N2, Layout.of(batch), None)
-        known = self.heads.think(*rows)
-        return self.heads.say(known), known
+        known = self.heads.hidden_state(*rows)
+        return self.heads.outputs(known), known
 
     def predict(self, batch: ElementBatch) -> Prediction:
         """Predictions of a batch."""

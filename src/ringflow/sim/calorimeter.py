@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ringflow.elements.clustering import CalorimeterHits
-from ringflow.elements.tables import Table, group_sum
+from ringflow.elements.tables import ColumnTable, group_sum
 from ringflow.event.schema import SUBSYSTEMS
 from ringflow.sim.flight import Draw
 from ringflow.sim.geometry import DetectorGeometry
@@ -88,14 +88,14 @@ def _even(inner: Tensor, outer: Tensor, first: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Hits(CalorimeterHits):
+class MeasuredHits(CalorimeterHits):
     """Hits in order of event, subsystem and layer; `event` counts within the block."""
 
     time: Tensor
 
 
 @dataclass(frozen=True)
-class HitLinks(Table):
+class HitLinks(ColumnTable):
     """How much a particle (counted over the block) left in a hit."""
 
     hit: Tensor
@@ -104,7 +104,7 @@ class HitLinks(Table):
 
 
 @dataclass(frozen=True)
-class _Deposits(Table):
+class _Deposits(ColumnTable):
     """Spots that landed in a cell."""
 
     key: Tensor
@@ -114,7 +114,7 @@ class _Deposits(Table):
 
 def read_out(
     spots: Iterable[Spots], event_of: Tensor, first_of: Tensor, table: CellTable, draw: Draw
-) -> tuple[Hits, HitLinks]:
+) -> tuple[MeasuredHits, HitLinks]:
     """Hits above threshold; `event_of` gives the event of a particle, `first_of` the first particle of an event."""
     deposits = _Deposits.join([_deposit(part, event_of, first_of, table) for part in spots])
     key, order = torch.sort(deposits.key)
@@ -181,7 +181,7 @@ def _locate(radius: Tensor, height: Tensor, table: CellTable) -> Tensor:
     return torch.where(in_barrel, barrel, torch.where(in_endcap, endcap, len(SUBSYSTEMS)))
 
 
-def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hits:
+def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> MeasuredHits:
     """Positions of the cells behind the keys (without the particle)."""
     fields = []
     rest = cells
@@ -199,4 +199,4 @@ def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Hi
     x = torch.where(barrel, middle * torch.cos(azimuth), along_first)
     y = torch.where(barrel, middle * torch.sin(azimuth), along_second)
     z = torch.where(barrel, along_second, middle * (2.0 * side - 1.0))
-    return Hits(rest, energy, x, y, z, subsystem, layer, time)
+    return MeasuredHits(rest, energy, x, y, z, subsystem, layer, time)

@@ -20,7 +20,7 @@ from ringflow.elements.tables import group_sum
 from ringflow.elements.truth import TruthInput, assign_targets
 from ringflow.event.block import EventBlock, cast
 from ringflow.event.schema import COLLECTIONS, SUBSYSTEMS
-from ringflow.sim.calorimeter import MOST_EVENTS, MOST_PARTICLES, CellTable, HitLinks, Hits, read_out
+from ringflow.sim.calorimeter import MOST_EVENTS, MOST_PARTICLES, CellTable, HitLinks, MeasuredHits, read_out
 from ringflow.sim.flight import Draw, Flight, SpeciesTable
 from ringflow.sim.generator import GeneratedEvents
 from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry
@@ -97,7 +97,7 @@ class Detector:
         }
         return EventBlock(generated.event_number, collections)
 
-    def _calorimeters(self, flown: TrackerOutput, generated: _Generated, draw: Draw) -> tuple[Hits, HitLinks]:
+    def _calorimeters(self, flown: TrackerOutput, generated: _Generated, draw: Draw) -> tuple[MeasuredHits, HitLinks]:
         geometry, table = self.geometry, self._depth
         arrival = arrive(flown.entry, flown.face, generated.species)
         helix = flown.entry.helix(generated.species, geometry.field)
@@ -107,7 +107,7 @@ class Detector:
         showers = sample_showers(sub, arrival, table, geometry, draw, at_a_time)
         return read_out([ionisation, *showers], generated.event_of, generated.first_of, self._cells, draw)
 
-    def _clusters(self, hits: Hits, num_events: int) -> tuple[Columns, Columns, Tensor]:
+    def _clusters(self, hits: MeasuredHits, num_events: int) -> tuple[Columns, Columns, Tensor]:
         """Columns of hits and clusters, and the event of each cluster."""
         geometry, calibration = self.geometry, self.geometry.calibration
         columns = {field.name: getattr(hits, field.name) for field in fields(hits) if field.name != "event"}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ringflow.elements.tables import Table
+from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import INVISIBLE, SPEED_OF_LIGHT, label_of, lookup
 
 
@@ -154,7 +154,7 @@ _TWO_PI = 2.0 * torch.pi
 
 
 @dataclass(frozen=True)
-class Helix(Table):
+class Helix(ColumnTable):
     """Position, direction and signed turning rate (rad per mm of transverse path)."""
 
     x: Tensor
@@ -240,7 +240,7 @@ class Helix(Table):
 
 
 @dataclass(frozen=True)
-class Flight(Table):
+class Flight(ColumnTable):
     """One row per particle in flight; mm, ns, GeV, double precision.
 
     `particle` is the generator particle it descends from, `root` the row that began its track: its own row, or an earlier one

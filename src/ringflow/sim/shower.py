@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ringflow.elements.tables import Table
+from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT
 from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, orthogonal_frame
 from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry, ShowerModel
@@ -138,7 +138,7 @@ _SOFTEST_SHOWER = 0.002  # GeV; less is left as ionisation
 
 
 @dataclass(frozen=True)
-class Arrival(Table):
+class Arrival(ColumnTable):
     """Particles at the calorimeter face, in single precision: where, whereto, when, and how much energy they can leave."""
 
     particle: Tensor
@@ -159,7 +159,7 @@ class Arrival(Table):
 
 
 @dataclass(frozen=True)
-class SubShowers(Table):
+class SubShowers(ColumnTable):
     """Pieces of showers, each a gamma profile along an axis."""
 
     arrival: Tensor
@@ -175,7 +175,7 @@ class SubShowers(Table):
 
 
 @dataclass(frozen=True)
-class Ionisation(Table):
+class Ionisation(ColumnTable):
     """Stretches along which a charged particle ionises, from the face to a length in space."""
 
     arrival: Tensor
@@ -322,7 +322,7 @@ _LATERAL_QUANTILE = 0.985
 
 
 @dataclass(frozen=True)
-class Spots(Table):
+class Spots(ColumnTable):
     """Points of energy. An energy below zero stands for that many minimum-ionising particles, scaled where it lands."""
 
     particle: Tensor

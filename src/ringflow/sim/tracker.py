@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ringflow.elements.tables import Table
+from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT
 from ringflow.sim.decay import decay
 from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, daughters, orthogonal_frame
@@ -42,7 +42,7 @@ class Crossings:
 
 
 @dataclass(frozen=True)
-class Ends(Table):
+class Ends(ColumnTable):
     """How each flight ended: kind, transverse path to the end, calorimeter face (if any) and tracker hits on the way."""
 
     kind: Tensor
