@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -40,10 +41,14 @@ TRAINING = (
 )
 
 
+#: The records are of as many threads as torch takes by itself, not of the one that other tests have.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+
 def ringflow(*words: object) -> Any:
     """What a command prints with `--json`, run in a process of its own."""
     start = [sys.executable, "-m", "ringflow.cli", *map(str, words), "--json"]
-    done = subprocess.run(start, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(start, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -81,7 +86,8 @@ def interrupted(dataset: Path, run: Path) -> str:
     """The same training, stopped in the middle by a signal and taken up again."""
     words = ["train", "clic_tiny", f"data={dataset}", *TRAINING, "--out", run]
     start = [sys.executable, "-m", "ringflow.cli", *map(str, words)]
-    with subprocess.Popen(start, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    piped = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(start, **piped, text=True, env=ENVIRONMENT) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("train: "):  # it has made a few steps
