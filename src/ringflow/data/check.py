@@ -36,7 +36,7 @@ _MOMENTUM = ("px", "py", "pz", "energy")
 _PLACES = {parquet_name(name, column.name): (name, column.name) for name in COLLECTIONS for column in COLLECTIONS[name]}
 
 
-class Limits(NamedTuple):
+class Within(NamedTuple):
     """An inclusive range and how to write it."""
 
     low: float
@@ -47,24 +47,24 @@ class Limits(NamedTuple):
 
 
 #: For a count of things that must not be.
-NONE = Limits(0, 0)
+NONE = Within(0, 0)
 #: Sums of float32 numbers, in whatever order, agree to this relative precision.
-_SUMS = Limits(0, 1e-4)
+_SUMS = Within(0, 1e-4)
 
 #: Kind of sample -> plausible mean number per event. The ttbar figures are those of full simulation.
 _PLAUSIBLE = {
-    "ttbar": {"track": Limits(30, 120), "cluster": Limits(30, 300), "hit": Limits(4000, 15000)},
-    "collision": {"track": Limits(1, 500), "cluster": Limits(1, 2000), "hit": Limits(100, 100000)},
-    "other": {"track": Limits(0, 10000), "cluster": Limits(0, 100000), "hit": Limits(0, 10000000)},
+    "ttbar": {"track": Within(30, 120), "cluster": Within(30, 300), "hit": Within(4000, 15000)},
+    "collision": {"track": Within(1, 500), "cluster": Within(1, 2000), "hit": Within(100, 100000)},
+    "other": {"track": Within(0, 10000), "cluster": Within(0, 100000), "hit": Within(0, 10000000)},
 }
-_HITS_PER_GEV = {"ttbar": Limits(10, 60), "collision": Limits(5, 100), "other": Limits(0, 10000)}
-_EMPTY_FRACTION = {"ttbar": NONE, "collision": Limits(0, 0.05), "other": Limits(0, 0.5)}
+_HITS_PER_GEV = {"ttbar": Within(10, 60), "collision": Within(5, 100), "other": Within(0, 10000)}
+_EMPTY_FRACTION = {"ttbar": NONE, "collision": Within(0, 0.05), "other": Within(0, 0.5)}
 
 
 class Gate:
     """Every number a block gives must lie within the limits; observed: the smallest and the largest."""
 
-    def __init__(self, name: str, needs: str, limits: Limits, measure: Measure) -> None:
+    def __init__(self, name: str, needs: str, limits: Within, measure: Measure) -> None:
         self.name, self.needs, self._limits, self._measure = name, needs.split(), limits, measure
         self._low, self._high = np.inf, -np.inf
 
@@ -250,21 +250,21 @@ def _object_gates(manifest: Manifest) -> Iterator[Gate]:
     yield _range_of("track pt [GeV]", "track_pt", 0.01, 1e4)
     yield _range_of("track eta", "track_eta", -5, 5)
     yield _range_of("cluster eta", "cluster_eta", -6, 6)
-    yield Gate("charges", "", Limits(-1, 1), _every("charge", everywhere))
-    yield Gate("energies [GeV]", "", Limits(0, 1e5), _every("energy", everywhere))
-    yield Gate("labels", "", Limits(0, last), _every("label", ("particle", "candidate")))
-    yield Gate("target labels", "", Limits(1, last), _every("label", ("target", "hit_target")))
+    yield Gate("charges", "", Within(-1, 1), _every("charge", everywhere))
+    yield Gate("energies [GeV]", "", Within(0, 1e5), _every("energy", everywhere))
+    yield Gate("labels", "", Within(0, last), _every("label", ("particle", "candidate")))
+    yield Gate("target labels", "", Within(1, last), _every("label", ("target", "hit_target")))
     yield _range_of("hit subsystems", "hit_subsystem", 0, len(SUBSYSTEMS) - 1)
     # The finer columns of clusters; data that is older than they are, or of another detector, has none of them.
     for part in ("front", "peak"):
         needs = f"cluster_{part}_energy cluster_ecal_energy"
-        yield Gate(f"cluster {part} energy over ECAL energy", needs, Limits(0, 1.0001), _share_of_ecal(part))
+        yield Gate(f"cluster {part} energy over ECAL energy", needs, Within(0, 1.0001), _share_of_ecal(part))
     for part in ("ecal", "hcal"):
         yield _range_of(f"cluster {part.upper()} width [mm]", f"cluster_{part}_width", 0, 1e4)
     for part, what in (("ecal", "ECAL centre"), ("peak", "peak")):
         needs = " ".join(f"cluster_{part}_{axis}" for axis in "xyz")
         # No calorimeter of any detector is nearer to the collision (mm), or farther from it.
-        yield Gate(f"cluster {what} from the origin [mm]", needs, Limits(100, 2e4), _distance(needs))
+        yield Gate(f"cluster {what} from the origin [mm]", needs, Within(100, 2e4), _distance(needs))
     for angle in ("phi", "theta"):
         yield _range_of(f"cluster slope in {angle}", f"cluster_slope_{angle}", -1e3, 1e3)
     kind = _kind(manifest)
@@ -309,7 +309,7 @@ def _target_gates() -> Iterator[Gate]:
     for name, mark in (("target", "label"), ("hit_target", "hit_target")):
         columns = " ".join(f"{part}_{column}" for part in ("particle", name) for column in _MOMENTUM)
         # To this fraction of the visible energy of the event.
-        yield Gate(f"{name} four-momentum", f"particle_{mark} {columns}", Limits(0, 1e-5), _unaccounted(name))
+        yield Gate(f"{name} four-momentum", f"particle_{mark} {columns}", Within(0, 1e-5), _unaccounted(name))
     for name, element in (("target", "cluster"), ("hit_target", "hit")):
         needs = f"{name}_track {name}_{element}"
         yield Gate(f"{name}s without exactly one element", needs, NONE, _without_one_element(needs))
@@ -328,7 +328,7 @@ def _column(block: EventBlock, name: str) -> Values:
 
 
 def _range_of(gate: str, column: str, low: float, high: float) -> Gate:
-    return Gate(gate, column, Limits(low, high), lambda block: _column(block, column))
+    return Gate(gate, column, Within(low, high), lambda block: _column(block, column))
 
 
 def _every(name: str, collections: tuple[str, ...]) -> Measure:

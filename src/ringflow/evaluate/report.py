@@ -19,7 +19,7 @@ from ringflow.evaluate.plots.figures import event_display
 from ringflow.evaluate.plots.gallery import Book, Picture, pictures
 from ringflow.evaluate.plots.style import display_name, file_name, looks, save_figure
 from ringflow.evaluate.sheet import save_histogram
-from ringflow.evaluate.tables import HEADLINES, Row, class_rows, jet_bin_rows, mass_rows, metric_rows, verdict
+from ringflow.evaluate.tables import HEADLINES, MetricRow, class_rows, jet_bin_rows, mass_rows, metric_rows, verdict
 from ringflow.event.block import Collection, EventBlock
 
 FIGURES_FOLDER = "figures"
@@ -45,19 +45,19 @@ class Image(NamedTuple):
     lacks: str = ""
 
 
-class Table(NamedTuple):
+class MetricTable(NamedTuple):
     """A table in the page; `head` names the column of groups, empty if there is none."""
 
     title: str
     head: str
-    rows: list[Row]
+    rows: list[MetricRow]
 
 
 class Fold(NamedTuple):
     """One topic of a sample, closed until somebody opens it."""
 
     title: str
-    table: Table | None
+    table: MetricTable | None
     images: list[Image]
 
 
@@ -69,7 +69,7 @@ class Section(NamedTuple):
     facts: dict[str, str]
     notes: list[str]
     reconstructions: list[str]
-    table: Table
+    table: MetricTable
     images: list[Image]
     folds: list[Fold]
 
@@ -134,7 +134,7 @@ def _section(
     first = _first(images)
     metrics = metric_rows(reconstructions, comparisons)
     headlines = [row for row in metrics if row.metric.key in HEADLINES]
-    folds = [Fold("All metrics and what they are", Table("All metrics", "", metrics), [])] if headlines else []
+    folds = [Fold("All metrics and what they are", MetricTable("All metrics", "", metrics), [])] if headlines else []
     tables = _tables(reconstructions)
     for group in dict.fromkeys([*(picture.group for picture in found), *tables]):
         rest = [images[picture.key] for picture in found if picture.group == group and picture.key not in first]
@@ -147,7 +147,7 @@ def _section(
         _facts(sample, name),
         _notes(sample, books, len(found)),
         list(reconstructions),
-        Table("Summary", "", headlines or metrics),
+        MetricTable("Summary", "", headlines or metrics),
         [images[key] for key in first],
         folds,
     )
@@ -159,15 +159,15 @@ def _first(images: Mapping[str, Image]) -> list[str]:
     return sorted(sorted(wanted, key=lambda key: bool(images[key].lacks))[:3], key=wanted.index)
 
 
-def _tables(reconstructions: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
+def _tables(reconstructions: Mapping[str, Mapping[str, Any]]) -> dict[str, MetricTable]:
     """The tables that belong to groups of figures."""
     tables = {
-        "Jets": Table("Jets by true pT", "jet pT", jet_bin_rows(reconstructions)),
-        "Missing momentum, energy and masses": Table("Masses", "mass", mass_rows(reconstructions)),
+        "Jets": MetricTable("Jets by true pT", "jet pT", jet_bin_rows(reconstructions)),
+        "Missing momentum, energy and masses": MetricTable("Masses", "mass", mass_rows(reconstructions)),
     }
     for name, rows in groupby(class_rows(reconstructions), key=lambda row: row.group):
         title = f"{name.capitalize()}s"
-        tables[title] = Table(title, "", list(rows))
+        tables[title] = MetricTable(title, "", list(rows))
     return {group: table for group, table in tables.items() if table.rows}
 
 

@@ -86,7 +86,7 @@ class Cell(NamedTuple):
     best: bool = False
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """One metric for all reconstructions; `group` is the class, bin or mass it belongs to."""
 
     group: str
@@ -96,18 +96,18 @@ class Row(NamedTuple):
 
 def metric_rows(
     reconstructions: Mapping[str, Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
-) -> list[Row]:
+) -> list[MetricRow]:
     """The rows of whole samples; metrics that no reconstruction has are left out."""
     return list(_rows("", METRICS, reconstructions, comparisons))
 
 
-def class_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+def class_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[MetricRow]:
     """Rates of every particle class."""
     parts = {key: metrics.get("classes") or {} for key, metrics in reconstructions.items()}
     return _grouped({name: name.replace(" ", "_") for name in CLASS_NAMES[1:]}, RATES, parts)
 
 
-def jet_bin_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+def jet_bin_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[MetricRow]:
     """Jets in bins of their true transverse momentum."""
     parts = {
         key: {f"{row['lo_pt']:g}–{row['hi_pt']:g} GeV": row for row in metrics.get("jet_bins") or []}
@@ -116,7 +116,7 @@ def jet_bin_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     return _grouped({name: name for bins in parts.values() for name in bins}, JET_BIN_METRICS, parts)
 
 
-def mass_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+def mass_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[MetricRow]:
     """Median and width of every mass."""
     parts = {key: metrics.get("masses") or {} for key, metrics in reconstructions.items()}
     return _grouped({name: name for masses in parts.values() for name in masses}, MASS_METRICS, parts)
@@ -124,7 +124,7 @@ def mass_rows(reconstructions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
 
 def _grouped(
     groups: Mapping[str, str], metrics: Sequence[Metric], parts: Mapping[str, Mapping[str, Mapping[str, Any]]]
-) -> list[Row]:
+) -> list[MetricRow]:
     """Rows of all groups; `groups` is how each is called, and its key in the parts."""
     return [
         row
@@ -179,13 +179,13 @@ def _rows(
     metrics: Sequence[Metric],
     parts: Mapping[str, Mapping[str, Any]],
     comparisons: Sequence[Mapping[str, Any]] = (),
-) -> Iterator[Row]:
+) -> Iterator[MetricRow]:
     for metric in metrics:
         values = {name: part.get(metric.key) for name, part in parts.items()}
         if all(value is None or value.get("value") is None for value in values.values()):
             continue
         winner = best_of(values, metric.better, _won(comparisons, metric.key))
-        yield Row(group, metric, [Cell(written(value, metric), name == winner) for name, value in values.items()])
+        yield MetricRow(group, metric, [Cell(written(value, metric), name == winner) for name, value in values.items()])
 
 
 def _won(comparisons: Sequence[Mapping[str, Any]], key: str) -> dict[tuple[str, str], bool]:

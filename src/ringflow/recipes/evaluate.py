@@ -58,7 +58,7 @@ _SHOWN = {
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _Scored:
     """One dataset to evaluate, the reconstructions of it, the candidate files among them by name, and the network to use."""
 
     name: str
@@ -77,7 +77,7 @@ class _Sample:
 class _Task:
     """The first `events` events of (a split of) one shard."""
 
-    sample: _Sample
+    sample: _Scored
     shard: Shard
     events: int
     split: str | None
@@ -156,7 +156,7 @@ def _cell(figure: Mapping[str, float | None] | None) -> str:
 
 def _samples(
     datasets: Sequence[Path], candidates: Sequence[Path], reconstructions: Sequence[str] | None, model: Path | None
-) -> list[_Sample]:
+) -> list[_Scored]:
     """What to evaluate; a candidate file goes to the dataset it was made of, and is refused if that is not given."""
     if not datasets:
         raise UsageError("no dataset was given; give the folder that `ringflow simulate --out` made")
@@ -173,10 +173,10 @@ def _samples(
         if name in taken:
             raise UsageError(f"there are two reconstructions called {name!r}; rename {path}")
         owned[owner][name] = path
-    samples: list[_Sample] = []
+    samples: list[_Scored] = []
     for dataset, files in zip(opened, owned, strict=True):
         names = _choose(dataset, files, reconstructions, model)
-        samples.append(_Sample(_free_name(dataset, [s.name for s in samples]), dataset, names, files, model))
+        samples.append(_Scored(_free_name(dataset, [s.name for s in samples]), dataset, names, files, model))
     return samples
 
 
@@ -205,7 +205,7 @@ def _free_name(dataset: Dataset, taken: Sequence[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _tasks(sample: _Sample, events: int | None, split: str | None) -> list[_Task]:
+def _tasks(sample: _Scored, events: int | None, split: str | None) -> list[_Task]:
     left = len(sample.dataset) if events is None else events
     tasks = []
     for shard in sample.dataset.manifest.shards:
@@ -218,7 +218,7 @@ def _tasks(sample: _Sample, events: int | None, split: str | None) -> list[_Task
     return tasks
 
 
-def _report(sample: _Sample, sheets: dict[str, Sheet], events: int, split: str | None) -> dict[str, Any]:
+def _report(sample: _Scored, sheets: dict[str, Sheet], events: int, split: str | None) -> dict[str, Any]:
     manifest = sample.dataset.manifest
     return {
         "sample": manifest.sample,
@@ -234,7 +234,7 @@ def _report(sample: _Sample, sheets: dict[str, Sheet], events: int, split: str |
     }
 
 
-def _score(sample: _Sample, tasks: list[_Task], workers: int) -> dict[str, Sheet]:
+def _score(sample: _Scored, tasks: list[_Task], workers: int) -> dict[str, Sheet]:
     """One sheet per reconstruction."""
     detector, truth = sample.dataset.manifest.detector, has_truth(sample.dataset)
     if not truth:
@@ -304,7 +304,7 @@ def _chunks(task: _Task) -> Iterator[EventBlock]:
             return
 
 
-def _makers(sample: _Sample) -> dict[str, Reconstruct]:
+def _makers(sample: _Scored) -> dict[str, Reconstruct]:
     """What makes the candidates of a block, by reconstruction."""
 
     def from_file(path: Path) -> Reconstruct:

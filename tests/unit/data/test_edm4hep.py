@@ -11,7 +11,7 @@ import torch
 from fixtures.edm4hep_files import FIELD, WRITERS, Content, Lists, add_table, references, write_frame, write_rntuple
 from ringflow.base.errors import InputFileError, SettingsError, UsageError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile, open_edm4hep, profile_names
-from ringflow.data.edm4hep.convert import BENDING, Helix
+from ringflow.data.edm4hep.convert import BENDING, TrackHelix
 from ringflow.data.edm4hep.podio import PodioFile, collection_id
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, MUON, PHOTON
@@ -84,7 +84,7 @@ def test_helices_agree_with_those_of_the_simulation() -> None:
     values = (x, y, z, pt * np.cos(phi), pt * np.sin(phi), pt * tan_lambda, charge)
     simulated = SimulatedHelix.of(*map(torch.from_numpy, values), field=FIELD)
     nothing = np.zeros(size)
-    helix = Helix(nothing, phi, charge * BENDING * FIELD / pt, nothing, tan_lambda, (x, y, z)).at_beam()
+    helix = TrackHelix(nothing, phi, charge * BENDING * FIELD / pt, nothing, tan_lambda, (x, y, z)).at_beam()
     d0, z0, azimuth = (part.numpy() for part in simulated.perigee())
     np.testing.assert_allclose(-helix.d0, d0, atol=1e-5)
     np.testing.assert_allclose(helix.z0, z0, atol=1e-4)

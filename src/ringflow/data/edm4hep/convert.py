@@ -33,7 +33,7 @@ _ELECTRON_BELOW, _MUON_BELOW, _PHOTON_BELOW = 0.05, 0.12, 0.3
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartsPresent:
     """What of a profile a file has."""
 
     hits: tuple[HitSource, ...]
@@ -43,7 +43,7 @@ class Parts:
     track_times: bool
 
     @classmethod
-    def of(cls, file: PodioFile, profile: Profile, look_at: range) -> Parts:
+    def of(cls, file: PodioFile, profile: Profile, look_at: range) -> PartsPresent:
         """Look into a file, and into some of its events."""
         hits = tuple(source for source in profile.hits or () if file.has(source.collection))
         candidates = profile.candidates if profile.candidates and file.has(profile.candidates) else None
@@ -57,7 +57,7 @@ class Parts:
 class Converter:
     """Reads one block."""
 
-    def __init__(self, block: PodioBlock, profile: Profile, parts: Parts) -> None:
+    def __init__(self, block: PodioBlock, profile: Profile, parts: PartsPresent) -> None:
         self._block, self._profile, self._parts = block, profile, parts
         clusters, tracks = profile.clusters, profile.tracks
         self._tracks = block.objects([tracks.collection], "chi2") if tracks else None
@@ -123,7 +123,7 @@ class Converter:
                 columns[column] = _first(block.relation(candidates, relation), objects, len(candidates))
         return columns
 
-    def _calorimeter(self, hits: Hits | None) -> Rows | None:
+    def _calorimeter(self, hits: CalorimeterRead | None) -> Rows | None:
         """Hits and clusters; returns the cluster of each hit."""
         clusters, source = self._clusters, self._profile.clusters
         cluster_of = None
@@ -152,7 +152,7 @@ class Converter:
         momentum[:, cluster[cluster >= 0]] = np.stack(self._block.three(self._candidates, "momentum"))[:, whose]
         return momentum[0], momentum[1], momentum[2]
 
-    def _truth(self, hits: Hits | None, cluster_of: Rows | None) -> None:
+    def _truth(self, hits: CalorimeterRead | None, cluster_of: Rows | None) -> None:
         block, source = self._block, self._profile.truth
         assert source is not None
         particles = truth.read_particles(block, source, self._profile)
@@ -272,7 +272,7 @@ Double = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Helix:
+class TrackHelix:
     """Helices by their parameters at the point of closest approach to a reference point, signs as in EDM4hep."""
 
     d0: Double
@@ -282,7 +282,7 @@ class Helix:
     tan_lambda: Double
     reference: tuple[Double, Double, Double]
 
-    def at_beam(self) -> Helix:
+    def at_beam(self) -> TrackHelix:
         """The same helices with the origin as reference point."""
         x, y, z = self.reference
         radius = 1.0 / self.omega
@@ -293,7 +293,7 @@ class Helix:
         path = -wrap(phi - self.phi) * radius
         nothing = np.zeros_like(phi)
         z0 = z + self.z0 + path * self.tan_lambda
-        return Helix(radius - sign * distance, phi, self.omega, z0, self.tan_lambda, (nothing, nothing, nothing))
+        return TrackHelix(radius - sign * distance, phi, self.omega, z0, self.tan_lambda, (nothing, nothing, nothing))
 
     def point(self, path: Double) -> tuple[Double, Double, Double]:
         """Position after a transverse path from the point of closest approach."""
@@ -410,13 +410,13 @@ class _States:
         """A member of some states."""
         return self._member(*names)[1][state].astype(np.float64)
 
-    def helix(self, state: Rows) -> Helix:
+    def helix(self, state: Rows) -> TrackHelix:
         """Helices of some states."""
         omega = self._omega[state]
         omega = np.where(np.abs(omega) < _STRAIGHT, np.copysign(_STRAIGHT, omega), omega)
         d0, phi, z0, tan_lambda = (self.column(state, name) for name in ("D0", "phi", "Z0", "tanLambda"))
         x, y, z = (self.column(state, f"referencePoint.{axis}") for axis in "xyz")
-        return Helix(d0, phi, omega, z0, tan_lambda, (x, y, z))
+        return TrackHelix(d0, phi, omega, z0, tan_lambda, (x, y, z))
 
     def uncertainties(self, state: Rows) -> Columns:
         """Uncertainties from the covariance; none if the file has no covariance."""
@@ -437,7 +437,7 @@ class _States:
 
 
 def _at_calorimeter(
-    states: _States, helix: Helix, near: Rows, at_face: Rows, pt: Double, profile: Profile, with_time: bool
+    states: _States, helix: TrackHelix, near: Rows, at_face: Rows, pt: Double, profile: Profile, with_time: bool
 ) -> Columns:
     """Where a track enters the calorimeter: from the state there, else along its helix."""
     path, reaches = helix.path_to_face(profile.face_radius, profile.face_z)
@@ -490,7 +490,7 @@ _NOWHERE = 1e-3  # mm from the origin
 
 
 @dataclass(frozen=True)
-class Hits:
+class CalorimeterRead:
     """Hits, the collections they are from, and whether the profile tells their layers."""
 
     objects: Objects
@@ -498,7 +498,7 @@ class Hits:
     know_layers: bool
 
 
-def read_hits(block: PodioBlock, sources: Sequence[HitSource]) -> Hits:
+def read_hits(block: PodioBlock, sources: Sequence[HitSource]) -> CalorimeterRead:
     """Columns of the `hit` collection without clusters."""
     hits = block.objects([source.collection for source in sources], "energy")
     x, y, z = block.three(hits, "position")
@@ -521,7 +521,7 @@ def read_hits(block: PodioBlock, sources: Sequence[HitSource]) -> Hits:
     columns["subsystem"] = subsystem
     if know_layers:
         columns["layer"] = layer
-    return Hits(hits, columns, know_layers)
+    return CalorimeterRead(hits, columns, know_layers)
 
 
 def clusters_of_hits(block: PodioBlock, clusters: Objects, hits: Objects) -> Rows:
@@ -594,7 +594,7 @@ def _parts(block: PodioBlock, clusters: Objects, subdetectors: Sequence[str]) ->
     return {"energy": np.where(total > 0.0, total, whole), **parts}
 
 
-def shapes_from_hits(hits: Hits, cluster_of: Rows, clusters: Columns, profile: Profile) -> Columns:
+def shapes_from_hits(hits: CalorimeterRead, cluster_of: Rows, clusters: Columns, profile: Profile) -> Columns:
     """Columns of clusters from their hits, by the same definitions as in the simulation.
 
     A cluster without hits counts as one of its energy at its place.

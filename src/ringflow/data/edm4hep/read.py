@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import collect
-from ringflow.data.edm4hep.convert import Converter, Parts
+from ringflow.data.edm4hep.convert import Converter, PartsPresent
 from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, infer_ids, listed
 from ringflow.data.edm4hep.profile import Profile, load_profile, profile_names
 from ringflow.data.manifest import EDM4HEP, Shard
@@ -101,7 +101,7 @@ class Edm4hepFile:
         if self.num_events == 0:
             raise InputFileError(f"{path} has no events; give a file that has some")
         look_at = range(min(_LOOK_AT, self.num_events))
-        self._parts = Parts.of(self._file, profile, look_at)
+        self._parts = PartsPresent.of(self._file, profile, look_at)
         self._ids = self._file.ids or self._infer_ids()
         self.event_numbers = self._event_numbers()
         first = self._convert(look_at)
