@@ -9,6 +9,7 @@ from fixtures.hand_made import momenta_of
 from ringflow.evaluate.bootstrap import Entries
 from ringflow.evaluate.jets import (
     in_barrel,
+    invariant_mass,
     jet_energy_resolution,
     masses_of,
     measure_masses,
@@ -90,6 +91,20 @@ def test_thrust_axis_of_two_jets() -> None:
     assert np.abs(momentum @ found[0]).sum() >= np.abs(momentum @ grid.T).sum(axis=0).max() - 1e-9
     assert in_barrel(event).tolist() == [False, False]
     assert in_barrel(momenta_of([[(1.0, 0.3, 0.0, 1)]])).tolist() == [True]
+
+
+def test_a_mass_never_comes_from_rounding() -> None:
+    assert invariant_mass(np.array([3.0, 0.0, 4.0, 5.0 - 1e-12])) == 0.0
+    assert invariant_mass(np.array([0.0, 0.0, 3.0, 5.0])) == 4.0
+
+
+def test_the_thrust_axis_is_the_sum_of_its_own_hemisphere() -> None:
+    momentum = np.random.default_rng(5).normal(0, 10, (50 * 12, 3))
+    events = Momenta(np.full(50, 12), *momentum.T, np.linalg.norm(momentum, axis=1), np.ones(600, np.int64))
+    axis = thrust_axis(events)
+    side = np.sign((momentum * axis[events.event]).sum(axis=1))
+    summed = np.stack([np.bincount(events.event, side * column) for column in momentum.T], axis=1)
+    assert np.abs((summed * axis).sum(axis=1)) == pytest.approx(np.linalg.norm(summed, axis=1), rel=1e-9)
 
 
 def test_rms90_is_the_spread_of_the_narrowest_window() -> None:
