@@ -108,7 +108,8 @@ SMALLER: dict[str, dict[str, str]] = {
     "explain": {"--events": "2"},
     "validate": {"--events": str(EVENTS)},
     "tune": {"--trials": "3"},
-    "bench scaling": {"--engines": "local", "--ring": "2", "--seconds": "0.1", "--rounds": "1"},
+    "perceptron": {"--iterations": "3"},
+    "bench scaling": {"--engines": "local", "--ring": "2", "--seconds": "0.1", "--rounds": "1", "--elements": "50"},
 }
 #: Options and settings whose values are made small.
 NUMBERS = {
@@ -120,6 +121,7 @@ NUMBERS = {
     "--seconds": 1,
     "--requests": 20,
     "length.events": TRAINING["length.events"],
+    "compute.batch_elements": 512,
 }
 #: Values that would need another machine, or would be seen from one.
 HERE = {"--host": "127.0.0.1", "--device": "cpu"}
@@ -139,6 +141,9 @@ def made_small(words: list[str]) -> list[str]:
     if not named & {"--event", "--settings", "--hepmc", "panda-evaluate", *SUBCOMMANDS}:
         more = SMALLER.get(" ".join(words[:2]), SMALLER.get(words[0], {}))
         small += [word for option, value in more.items() if option not in named for word in (option, value)]
+    if words[:2] == ["bench", "scaling"]:
+        small += [f"{name}={value}" for name, value in TRAINING.items() if "model" in name]
+        small += ["compute.batch_elements=512"] if "compute.batch_elements" not in named else []
     begins = [word for word in words[1:3] if not word.startswith("-")]  # without a preset a training goes on
     if words[0] in TRAINS and begins and not named & set(SUBCOMMANDS):
         kept = words[0] == "prune" or "start" in named  # the network is given
@@ -356,6 +361,8 @@ class Reader:
 
     def _python(self, text: str) -> None:
         self._workspace.provide(text, set())
+        if '"auto"' in text:  # a cluster that is not there
+            text = "\n".join(line for line in text.splitlines() if re.match(r"(from|import) ", line))
         if re.search(r"\b(ray|spark)\b", text):  # they leave a cluster behind in their process
             (self._folder / "snippet.py").write_text(text)
             self._shell("python snippet.py")
