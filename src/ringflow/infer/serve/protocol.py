@@ -13,10 +13,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Values = dict[str, npt.NDArray[Any]]
 
@@ -26,7 +27,6 @@ VERSION = "1"
 
 _NUMBERS = {int, float, type(None)}
 _EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
-_UNSUPPORTED = ("shared_memory_region", "classification")
 
 
 class RequestError(Exception):
@@ -37,17 +37,12 @@ class RequestError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Name, type and shape of an input or output; -1 is any number."""
 
     name: str
     datatype: str
-    shape: tuple[int, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As the metadata of a model has it."""
-        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+    shape: list[int]
 
 
 @dataclass(frozen=True)
@@ -62,6 +57,45 @@ class InferRequest:
     def rows(self) -> int:
         """Of all inputs together."""
         return sum(map(len, self.inputs.values()))
+
+
+class _Parameters(BaseModel):
+    """Those that mean something to us; of what is not supported only its absence is taken."""
+
+    model_config = ConfigDict(strict=True)
+
+    binary_data: bool | None = None
+    binary_data_size: int | None = None
+    binary_data_output: bool = False
+    classification: None = None
+    shared_memory_region: None = None
+
+
+class _Tensor(BaseModel):
+    """One of the inputs or outputs that a request names."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    datatype: str = ""
+    shape: Annotated[list[int], Field(max_length=8, fail_fast=True)] = []
+    data: list[Any] | None = None
+    parameters: _Parameters = _Parameters()
+
+
+#: Of what is wrong only the first is told: a body may be full of it.
+_Tensors = Annotated[list[_Tensor], Field(fail_fast=True)]
+
+
+class _Body(BaseModel):
+    """The JSON of a request."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str | None = None
+    inputs: _Tensors = []
+    outputs: _Tensors = []
+    parameters: _Parameters = _Parameters()
 
 
 def shown(value: object) -> str:
@@ -92,12 +126,32 @@ def parse(
 ) -> InferRequest:
     """The request in a body, if it is one for a model with these inputs and outputs."""
     size = _json_size(body, header_length)
-    asked = _json_object(body[:size])
-    given = asked.get("id")
-    if given is not None and not isinstance(given, str):
-        raise RequestError(f"id is {shown(given)}, not a text")
-    tables = _tables(asked, memoryview(body)[size:], {spec.name: spec for spec in inputs}, most_rows)
-    return InferRequest(given, {spec.name: tables[spec.name] for spec in inputs}, _outputs(asked, outputs))
+    try:
+        asked = _Body.model_validate_json(body[:size])
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, wrong["loc"])) or "the request"
+        raise RequestError(f"{where}: {wrong['msg'][:150]}, not {shown(wrong['input'])}") from None
+    given, wanted = (
+        _named("inputs", asked.inputs, [spec.name for spec in inputs]),
+        _named("outputs", asked.outputs, outputs),
+    )
+    if missing := [spec.name for spec in inputs if spec.name not in given]:
+        raise RequestError(
+            f"inputs: {missing[0]} is missing; the model takes {', '.join(spec.name for spec in inputs)}"
+        )
+    for name, datatype, (_, columns) in inputs:
+        if (there := given[name].datatype) != datatype:
+            raise RequestError(f"{name}: datatype is {shown(there)}, it must be {datatype}")
+        if len(shape := given[name].shape) != 2 or shape[0] < 0 or shape[1] != columns:
+            raise RequestError(f"{name}: shape is {shown(shape)}, it must be [rows, {columns}]")
+    if (rows := sum(tensor.shape[0] for tensor in given.values())) > most_rows:
+        raise RequestError(f"the event has {rows} elements; this server takes {most_rows} at most", 413)
+    tables = _tables(given, memoryview(body)[size:])
+    binary = {name: tensor.parameters.binary_data for name, tensor in wanted.items()} or dict.fromkeys(outputs)
+    default = asked.parameters.binary_data_output
+    chosen = tuple((name, default if own is None else own) for name, own in binary.items())
+    return InferRequest(asked.id, {spec.name: tables[spec.name] for spec in inputs}, chosen)
 
 
 def write(model: str, request: InferRequest, values: Mapping[str, npt.NDArray[Any]]) -> tuple[list[bytes], int | None]:
@@ -130,99 +184,41 @@ def _json_size(body: bytes, header_length: str | None) -> int:
     return int(header_length)
 
 
-def _json_object(text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise RequestError("the request is not UTF-8") from None
-    except RecursionError:
-        raise RequestError("the request is nested too deeply") from None
-    except ValueError as error:
-        raise RequestError(f"the request is not JSON: {str(error)[:100]}") from None
-    if not isinstance(value, dict):
-        raise RequestError("the request is not a JSON object")
-    return value
-
-
-def _named(asked: Mapping[str, Any], key: str, known: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """The tensors of a list by their names, which must be known and there once."""
-    listed = asked.get(key, [])
-    if not isinstance(listed, list):
-        raise RequestError(f"{key} is {shown(listed)}, not a list")
-    found: dict[str, Mapping[str, Any]] = {}
-    for entry in listed:
-        name = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or name not in known:
-            raise RequestError(f"{key}: no tensor {shown(name)}; the model has {', '.join(known)}")
-        if name in found:
-            raise RequestError(f"{key}: {name} is there twice")
-        found[name] = entry
+def _named(what: str, tensors: Sequence[_Tensor], known: Sequence[str]) -> dict[str, _Tensor]:
+    """Tensors by their names, which must be known and there once."""
+    found: dict[str, _Tensor] = {}
+    for tensor in tensors:
+        if tensor.name not in known:
+            raise RequestError(f"{what}: no tensor {shown(tensor.name)}; the model has {', '.join(known)}")
+        if tensor.name in found:
+            raise RequestError(f"{what}: {tensor.name} is there twice")
+        found[tensor.name] = tensor
     return found
 
 
-def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
-    parameters = entry.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise RequestError(f"parameters of {what} are {shown(parameters)}, not an object")
-    if unsupported := next((name for name in _UNSUPPORTED if name in parameters), None):
-        raise RequestError(f"{what}: {unsupported} is not supported")
-    return parameters
-
-
-def _outputs(asked: Mapping[str, Any], known: Sequence[str]) -> tuple[tuple[str, bool], ...]:
-    """What is asked for, in that order; all unless something is."""
-    all_binary = _flag(_parameters(asked, "the request"), "binary_data_output", False)
-    wanted = _named(asked, "outputs", known) or {name: {} for name in known}
-    return tuple((name, _flag(_parameters(entry, name), "binary_data", all_binary)) for name, entry in wanted.items())
-
-
-def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise RequestError(f"{name} is {shown(value)}, not true or false")
-    return value
-
-
-def _tables(asked: Mapping[str, Any], raw: memoryview, specs: Mapping[str, TensorSpec], most_rows: int) -> Values:
-    entries = _named(asked, "inputs", list(specs))
-    if missing := [name for name in specs if name not in entries]:
-        raise RequestError(f"inputs: {missing[0]} is missing; the model takes {', '.join(specs)}")
-    shapes = {name: _shape(entry, specs[name]) for name, entry in entries.items()}
-    if (rows := sum(shape[0] for shape in shapes.values())) > most_rows:
-        raise RequestError(f"the event has {rows} elements; this server takes {most_rows} at most", 413)
+def _tables(given: Mapping[str, _Tensor], raw: memoryview) -> Values:
+    """The values of tensors of known shapes, written out or raw, which follow each other as the tensors do."""
     tables: Values = {}
-    for name, entry in entries.items():
-        size = _parameters(entry, name).get("binary_data_size")
-        if size is None:
-            tables[name] = _from_json(entry.get("data"), name, shapes[name])
+    for name, tensor in given.items():
+        rows, columns = tensor.shape
+        if (size := tensor.parameters.binary_data_size) is None:
+            tables[name] = _from_json(tensor.data, name, (rows, columns))
             continue
-        expected = 4 * shapes[name][0] * shapes[name][1]
-        if type(size) is not int or size != expected:
-            raise RequestError(f"{name}: binary_data_size is {shown(size)}, its shape makes {expected} bytes")
+        if size != 4 * rows * columns:
+            raise RequestError(f"{name}: binary_data_size is {size}, its shape makes {4 * rows * columns} bytes")
         if len(raw) < size:
             raise RequestError(f"{name}: {size} bytes are announced, {len(raw)} are there")
-        tables[name] = np.frombuffer(raw[:size], DATATYPES["FP32"]).reshape(shapes[name])
+        tables[name] = np.frombuffer(raw[:size], DATATYPES["FP32"]).reshape(rows, columns)
         raw = raw[size:]
     if len(raw):
         raise RequestError(f"{len(raw)} bytes follow that belong to no input")
     return tables
 
 
-def _shape(entry: Mapping[str, Any], spec: TensorSpec) -> tuple[int, int]:
-    if entry.get("datatype") != spec.datatype:
-        raise RequestError(f"{spec.name}: datatype is {shown(entry.get('datatype'))}, it must be {spec.datatype}")
-    shape, columns = entry.get("shape"), spec.shape[1]
-    if not isinstance(shape, list) or len(shape) != 2 or any(type(axis) is not int for axis in shape):
-        raise RequestError(f"{spec.name}: shape is {shown(shape)}, it must be [rows, {columns}]")
-    if shape[0] < 0 or shape[1] != columns:
-        raise RequestError(f"{spec.name}: shape is {shown(shape)}, it must be [rows, {columns}]")
-    return shape[0], columns
-
-
-def _from_json(data: Any, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+def _from_json(data: list[Any] | None, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Values that are written out, flat or row by row; null is a missing one, as NaN is."""
-    if not isinstance(data, list):
-        raise RequestError(f"{name}: data is {shown(data)}, not a list")
+    if data is None:
+        raise RequestError(f"{name}: neither data nor binary_data_size is given")
     rows = data if data and isinstance(data[0], list) else None
     if rows is not None and any(not isinstance(row, list) or len(row) != shape[1] for row in rows):
         raise RequestError(f"{name}: rows of data must have {shape[1]} values each")
