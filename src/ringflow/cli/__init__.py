@@ -20,11 +20,10 @@ from ringflow.base.log import complain
 from ringflow.base.threads import wait_without_spinning
 from ringflow.cli.benchmarks import bench, scaling_model
 from ringflow.cli.inspection import display, explain, reproduce, trace, uncertainty
-from ringflow.cli.launching import launch
 from ringflow.cli.reconstruction import evaluate, export, reconstruct, serve
 from ringflow.cli.setup import config, demo, doctor, settings_class
 from ringflow.cli.simulation import calibrate, check, convert, simulate, validate
-from ringflow.cli.training import perceptron, prune, train
+from ringflow.cli.training import launch, perceptron, prune, train
 from ringflow.cli.tuning import tune
 from ringflow.launch.environment import adopt
 

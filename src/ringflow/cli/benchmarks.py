@@ -7,25 +7,14 @@ from typing import Annotated, Literal
 
 from cyclopts import App
 
+from ringflow.base import options
 from ringflow.base.log import say
-from ringflow.base.options import (
-    Count,
-    Counts,
-    DatasetFolder,
-    Detector,
-    Device,
-    Flag,
-    Json,
-    Overrides,
-    Paths,
-    Positive,
-    Texts,
-    TorchDevice,
-    Workers,
-    about,
-)
+from ringflow.base.options import Count, Counts, Flag, Json, Paths, Positive, Texts, about
 from ringflow.base.output import finish, print_json, show_or_print, show_summary, show_table
 
+ModelOrRun = Annotated[Path | None, about("Model file or folder of a run instead of what comes with us.")]
+Strategy = Literal["replicate", "shard", "tensor", "pipeline"]
+Record = Annotated[Path | None, about("Write the result into this JSON file, too.")]
 Seconds = Annotated[Positive, about("How long to time the training.")]
 
 bench = App(name="bench", help="Time a part of the software on this machine.")
@@ -35,9 +24,9 @@ bench = App(name="bench", help="Time a part of the software on this machine.")
 def bench_simulate(
     *,
     events: Annotated[Count, about("Number of events.")] = 200,
-    workers: Workers = 1,
-    detector: Detector = "clic",
-    device: Device = "cpu",
+    workers: options.Workers = 1,
+    detector: options.Detector = "clic",
+    device: options.Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Time the production of ttbar events: generator, detector, truth and writing."""
@@ -51,7 +40,7 @@ def bench_simulate(
 def bench_baseline(
     *,
     events: Annotated[Count, about("Number of ttbar events.")] = 200,
-    detector: Detector = "clic",
+    detector: options.Detector = "clic",
     as_json: Json = False,
 ) -> None:
     """Time the rule-based reconstruction on one core, and how its time grows with the number of particles."""
@@ -89,7 +78,7 @@ def bench_infer(
     engines: Annotated[Texts, about("torch, onnx, onnx-int8; all unless given.")] = (),
     elements: Annotated[Counts, about("Elements per event; 64 to 8,192 unless given.")] = (),
     events: Annotated[Count, about("Simulated events that are reconstructed from file to file.")] = 200,
-    model: Annotated[Path | None, about("Model file or folder of a run instead of what comes with us.")] = None,
+    model: ModelOrRun = None,
     as_json: Json = False,
 ) -> None:
     """Time a network event by event in torch, in ONNX and in int8, on two threads, and from file to file."""
@@ -111,7 +100,7 @@ def bench_serve(
     clients: Annotated[Counts, about("Clients that ask at a time; 1, 8 and 64 unless given.")] = (),
     seconds: Annotated[Positive, about("How long they ask.")] = 60.0,
     requests: Annotated[Count | None, about("Ask so many times instead.")] = None,
-    model: Annotated[Path | None, about("Model file or folder of a run instead of what comes with us.")] = None,
+    model: ModelOrRun = None,
     engine: Annotated[Literal["torch", "onnx"], about("What computes.")] = "onnx",
     threads: Annotated[Count, about("Threads of the server that compute.")] = 2,
     as_json: Json = False,
@@ -121,7 +110,7 @@ def bench_serve(
 
     result = timing.run(clients, seconds, requests, model, engine, threads)
     rows = result["rows"]
-    show_or_print(result, lambda result: show_table("Server on loopback", result["rows"]), as_json=as_json)
+    show_or_print(result, lambda _: show_table("Server on loopback", rows), as_json=as_json)
     bad = sum(row["wrong"] + row["failed"] for row in rows)
     say(f"{sum(row['requests'] for row in rows)} requests, {bad} of them answered wrong or not at all")
     finish(None, "ringflow serve")
@@ -139,7 +128,7 @@ def bench_train(
     elements: Annotated[Count, about("Elements per event.")] = 128,
     batch_elements: Annotated[Count, about("Elements per batch.")] = 16_384,
     seconds: Seconds = 10.0,
-    device: TorchDevice = "auto",
+    device: options.TorchDevice = "auto",
     as_json: Json = False,
 ) -> None:
     """Time the training of a network on random elements, its inference, and the making of its batches."""
@@ -160,14 +149,11 @@ def bench_train(
 def bench_scaling(
     preset: Annotated[str, about("Preset or settings file of the training.")] = "clic_small",
     /,
-    *overrides: Overrides,
+    *overrides: options.Overrides,
     engines: Annotated[Texts, about("local, ray, spark, mpi, slurm; all unless given.")] = (),
     workers: Annotated[Counts, about("Numbers of processes; 1 and 2 unless given.")] = (),
     ring: Annotated[Counts, about("Processes whose bytes are counted; 2, 4 and 8 unless given.")] = (),
-    strategy: Annotated[
-        Literal["replicate", "shard", "tensor", "pipeline"] | None,
-        about("How processes share the network, as compute.strategy."),
-    ] = None,
+    strategy: Annotated[Strategy | None, about("How processes share the network, as compute.strategy.")] = None,
     elements: Annotated[Count, about("Elements per event.")] = 128,
     seconds: Seconds = 10.0,
     rounds: Annotated[Count, about("Rounds, of which the fastest counts.")] = 3,
@@ -175,7 +161,7 @@ def bench_scaling(
     address: Annotated[str | None, about("Ray cluster; one is started here unless given.")] = None,
     master: Annotated[str | None, about("Spark cluster; one is started here unless given.")] = None,
     apart: Annotated[Flag, about("In processes started together: train apart, with no word to each other.")] = False,
-    out: Annotated[Path | None, about("Write the result into this JSON file, too.")] = None,
+    out: Record = None,
     as_json: Json = False,
 ) -> None:
     """Time the training of several processes against that of one, by what starts them; count the bytes they send.
@@ -203,9 +189,9 @@ def bench_scaling(
 
 @bench.command(name="loader")
 def bench_loader(
-    dataset: DatasetFolder,
+    dataset: options.DatasetFolder,
     /,
-    *overrides: Overrides,
+    *overrides: options.Overrides,
     preset: Annotated[str, about("Preset or settings file of the training to keep up with.")] = "clic_tiny",
     seconds: Seconds = 10.0,
     as_json: Json = False,
@@ -216,9 +202,7 @@ def bench_loader(
     result = time_loading(dataset, preset, overrides, seconds)
     show_summary("Loading and training", result, as_json=as_json)
     ratio = result["load_over_train"]
-    say(
-        f"loading over training: {ratio['first_epoch']:.1f} in the first epoch, {ratio['later_epochs']:.1f} in later ones"
-    )
+    say(f"loading over training: {ratio['first_epoch']:.1f} in the first epoch, {ratio['later_epochs']:.1f} later")
     finish(None, f"ringflow train {preset} data={dataset} --out runs/first")
 
 
@@ -236,7 +220,7 @@ def bench_tune(
     workers: Annotated[
         Count | None, about("Processes for all trials of --real; one per accelerator or core unless given.")
     ] = None,
-    out: Annotated[Path | None, about("Write the result into this JSON file, too.")] = None,
+    out: Record = None,
     as_json: Json = False,
 ) -> None:
     """Compare schedulers in replay and time the driver; with --real, compare ASHA and TPE with random search."""
@@ -253,7 +237,7 @@ def bench_tune(
 def scaling_model(
     hardware: Annotated[str, about("Cluster: h200, h200_one_port, jupiter, vega, ethernet, or a TOML file.")] = "h200",
     /,
-    *overrides: Overrides,
+    *overrides: options.Overrides,
     measured: Annotated[Paths, about("Records of `ringflow bench train` or `bench scaling` to start from.")] = (),
     devices: Annotated[Counts, about("Numbers of devices; 1, 2, 4 ... 4,096 unless given.")] = (),
     check: Annotated[Path | None, about("Record of `ringflow bench scaling` to compare the model with.")] = None,

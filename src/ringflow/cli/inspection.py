@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import signal
-from dataclasses import dataclass, replace
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from ringflow.base import options
 from ringflow.base.errors import UsageError
-from ringflow.base.log import interactive, say, table
-from ringflow.base.options import (
-    Count,
-    DatasetFolder,
-    Flag,
-    Json,
-    ModelName,
-    Natural,
-    NotNegative,
-    Paths,
-    Port,
-    ProfileName,
-    Split,
-    about,
-)
-from ringflow.base.output import finish, print_json, print_line, show_or_print, show_rows
-from ringflow.base.rundir import require_suffix
+from ringflow.base.log import interactive, say
+from ringflow.base.options import Count, Flag, Json, Natural, Paths, about
+from ringflow.base.output import finish, print_json, print_line, show_or_print, show_rows, show_table
+from ringflow.base.rundir import require_suffix, write_atomic, write_errors
+from ringflow.cli.names import KnownDataset, ModelName
 
 if TYPE_CHECKING:
     from ringflow.display.source import EventSource
-
 
 #: Events that a page without a server holds unless told otherwise: a few megabytes.
 STATIC_EVENTS = 20
@@ -57,13 +49,11 @@ def display(
     links: Annotated[
         Path | None, about("File of `ringflow explain --links`: lines from candidates to elements.")
     ] = None,
-    static: Annotated[
-        Path | None, about("Write a page that needs no server into this folder, or as this one file (.html).")
-    ] = None,
+    static: Annotated[Path | None, about("Folder, or one file (.html), for a page that needs no server.")] = None,
     phoenix: Annotated[Path | None, about("Write the event into this file, for Phoenix.")] = None,
-    profile: ProfileName | None = None,
+    profile: options.ProfileName | None = None,
     sample: Annotated[str | None, about("Sample of a report; its first unless given.")] = None,
-    port: Port = 0,
+    port: options.Port = 0,
     no_open: Annotated[Flag, about("Do not open a browser.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -95,30 +85,26 @@ def display(
 
     from ringflow.display.server import serve
 
-    serve(shown, start=start, port=port, ready=lambda url: _announce(url, as_json=as_json, no_open=no_open))
+    def announce(url: str) -> None:
+        if as_json:
+            print_line({"url": url})
+        say(f"showing events at {url}; Ctrl-C stops")
+        if not no_open and interactive():
+            webbrowser.open(url)
+
+    serve(shown, start=start, port=port, ready=announce)
 
 
 def _write(shown: EventSource, possible: range, events: int | None, static: Path | None, phoenix: Path | None) -> None:
-    if phoenix is not None:
-        from ringflow.display.phoenix import write_phoenix
+    from ringflow.display.phoenix import write_phoenix
+    from ringflow.display.static import write_static
 
+    if phoenix is not None:
         write_phoenix(phoenix, (shown.scene(index) for index in possible[: events or 1]))
         finish(phoenix, f"ringflow display {phoenix}")
     if static is not None:
-        from ringflow.display.static import write_static
-
         page = write_static(shown, list(possible[: events or STATIC_EVENTS]), static)
         finish(page, f"open {page} in a browser")
-
-
-def _announce(url: str, *, as_json: bool, no_open: bool) -> None:
-    import webbrowser
-
-    if as_json:
-        print_line({"url": url})
-    say(f"showing events at {url}; Ctrl-C stops")
-    if not no_open and interactive():
-        webbrowser.open(url)
 
 
 #: Columns of the tables for people; the rest is in the JSON.
@@ -149,12 +135,14 @@ def explain(
     source: Annotated[Path, about("Folder of a dataset, or EDM4hep ROOT file.")],
     /,
     *,
-    model: Annotated[Path | None, about("Model file, folder of a run, or `shipped`, which it is unless given.")] = None,
+    model: Annotated[
+        ModelName | None, about("Model file, folder of a run, or `shipped`, which it is unless given.")
+    ] = None,
     event: Annotated[Natural | None, about("One event in full, counted from 0.")] = None,
     events: Annotated[Count | None, about("Averages over so many events; 20 unless given.")] = None,
     how: How = _HOW,
-    split: Split | None = None,
-    profile: ProfileName | None = None,
+    split: options.Split | None = None,
+    profile: options.ProfileName | None = None,
     links: Annotated[Path | None, about("JSON file for the lines from candidates to elements, by event.")] = None,
     graph: Annotated[Flag, about("With --links: also the learned graph of a network of the backbone `graph`.")] = False,
     out: Annotated[Path | None, about("Folder for a page with figures.")] = None,
@@ -167,31 +155,20 @@ def explain(
         raise UsageError("--graph is written into the file of --links; give that too")
     from ringflow.data.manifest import read_manifest
     from ringflow.infer.inputs import require_file
-    from ringflow.infer.shipped import model_file
 
-    # Torch takes seconds to load: a wrong name is told before.
-    model_file(model)
-    if source.is_dir():
-        read_manifest(source)
-    else:
-        require_file(source)
+    (read_manifest if source.is_dir() else require_file)(source)  # before torch is loaded
 
     from ringflow.explain.run import ExplainRequest
     from ringflow.explain.run import explain as work
 
-    asked = ExplainRequest(
-        source, model, event, events or 20, split, profile, how.target, how.method, how.baseline, how.steps
-    )
-    result = work(replace(asked, with_links=links is not None, with_graph=graph))
+    what = (source, model, event, events or 20, split, profile)
+    result = work(ExplainRequest(*what, how.target, how.method, how.baseline, how.steps, links is not None, graph))
     made = None if links is None else _write_links(links, result)
     if out is not None:
         from ringflow.explain.page import write_page
 
         made = write_page(result, out)
-    if as_json:
-        print_json(result)
-    else:
-        _show(result, one_event=event is not None)
+    show_or_print(result, partial(_show, one_event=event is not None), as_json=as_json)
     which = ("--model", model) if model else ()
     if links:
         finish(made, "ringflow", "display", source, "--links", links, *which)
@@ -202,67 +179,54 @@ def explain(
 
 
 def _write_links(path: Path, result: dict[str, Any]) -> Path:
-    from json import dumps
-
-    from ringflow.base.rundir import write_atomic, write_errors
-
     named = ("index", "event_number", "links", "graph")
     events = [{name: single[name] for name in named if name in single} for single in result["single"]]
     origin = {name: result[name] for name in ("source", "model", "output", "method", "baseline")}
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, dumps({**origin, "events": events}) + "\n")
+    write_atomic(path, json.dumps({**origin, "events": events}) + "\n")
     return path
 
 
 def _show(result: dict[str, Any], *, one_event: bool) -> None:
     say(f"explained: {result['meaning']}")
     if one_event:
-        _show_event(result["single"][0])
+        [single] = result["single"]
+        show_table(f"Event {single['event_number']}", [_row(one, single["elements"]) for one in single["candidates"]])
     else:
-        rows = result["classes"]
-        if rows:
-            cells = [[f"{cell:.3f}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
-            table(
-                "What a candidate listens to (shares; those of tracks and clusters are of other elements)",
-                list(rows[0]),
-                cells,
-            )
+        title = "What a candidate listens to (shares; those of tracks and clusters are of other elements)"
+        short = {float: "{:.3f}".format}
+        rows = [{name: short.get(type(cell), str)(cell) for name, cell in row.items()} for row in result["classes"]]
+        show_table(title, rows)
         judged = [{name: row[name] for name in _DELETION} for row in result["deletion"] if row["judged"]]
         show_rows("Change without the elements it listens to, and without random ones", judged, as_json=False)
-    missed = result["incomplete"]
-    if missed is not None:
+    if (missed := result["incomplete"]) is not None:
         say(
             f"{result['candidates']} candidates; the integral misses or invents {100 * missed:.1f} % of what is explained"
         )
 
 
-def _show_event(single: dict[str, Any]) -> None:
-    elements = single["elements"]
-
-    def words(heard: dict[str, Any]) -> str:
-        element = elements[heard["element"]]
-        return f"{element['kind']} {element['number']} {100 * heard['share']:.0f} %"
-
-    rows = [
-        [
-            one["candidate"],
-            one["class"],
-            f"{one['energy']:.2f}",
-            f"{100 * one['own']:.0f} %",
-            ", ".join(words(heard) for heard in one["listens_to"] if heard["element"] != one["element"])[:90],
-            ", ".join(list(one["features"])[:3]),
-        ]
-        for one in single["candidates"]
+def _row(one: dict[str, Any], elements: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A candidate and what it listens to, in words."""
+    heard = [
+        (elements[other["element"]], other["share"])
+        for other in one["listens_to"]
+        if other["element"] != one["element"]
     ]
-    columns = ("candidate", "class", "GeV", "own element", "other elements", "features")
-    table(f"Event {single['event_number']}", columns, rows)
+    return {
+        "candidate": one["candidate"],
+        "class": one["class"],
+        "GeV": f"{one['energy']:.2f}",
+        "own element": f"{100 * one['own']:.0f} %",
+        "other elements": ", ".join(f"{it['kind']} {it['number']} {100 * share:.0f} %" for it, share in heard)[:90],
+        "features": ", ".join(list(one["features"])[:3]),
+    }
 
 
 def uncertainty(
     model: ModelName,
     /,
-    *datasets: DatasetFolder,
+    *datasets: KnownDataset,
     out: Annotated[
         Path | None, Parameter(name=("--out", "-o"), help="File to write; MODEL.uncertainty.safetensors unless given.")
     ] = None,
@@ -275,13 +239,6 @@ def uncertainty(
     """Fit uncertainties of energy and momentum for the candidates of a network, which stays as it is, and test them."""
     if not datasets:
         raise UsageError("no dataset to fit on; give one or more: ringflow uncertainty MODEL DATASET")
-    from ringflow.data.manifest import read_manifest
-    from ringflow.infer.shipped import model_file
-
-    # Torch takes seconds to load: a wrong name is told before.
-    model_file(model)
-    for dataset in (*datasets, *test):
-        read_manifest(dataset)
     if out is not None:
         require_suffix(out, ".safetensors")
 
@@ -299,22 +256,21 @@ def uncertainty(
 
 
 def _show_pulls(result: dict[str, Any]) -> None:
-    columns = ("class", "quantity", "candidates", "width", "bias", "within 1 σ", "within 1.96 σ", "verdict", "wrong")
     rows = [
-        (
-            row["class"],
-            row["quantity"],
-            f"{row['candidates']:,}",
-            f"{row['width']:.3f} ± {row['error']:.3f}",
-            f"{row['median']:+.3f} ± {row['median_error']:.3f}",
-            f"{100 * row['within_1']:.1f} ± {100 * row['within_1_error']:.1f} %",
-            f"{100 * row['within_1.96']:.1f} %",
-            row["verdict"],
-            ", ".join(row["fails"]),
-        )
+        {
+            "class": row["class"],
+            "quantity": row["quantity"],
+            "candidates": f"{row['candidates']:,}",
+            "width": f"{row['width']:.3f} ± {row['error']:.3f}",
+            "bias": f"{row['median']:+.3f} ± {row['median_error']:.3f}",
+            "within 1 σ": f"{100 * row['within_1']:.1f} ± {100 * row['within_1_error']:.1f} %",
+            "within 1.96 σ": f"{100 * row['within_1.96']:.1f} %",
+            "verdict": row["verdict"],
+            "wrong": ", ".join(row["fails"]),
+        }
         for row in result["classes"]
     ]
-    table("Pulls on events that were not fitted", columns, rows)
+    show_table("Pulls on events that were not fitted", rows)
     say(result["verdict"])
 
 
@@ -348,10 +304,7 @@ def trace(
     node = work(path, particle, search=search, thorough=thorough)
     result = to_json(node)
     result["written"] = [str(written) for written in wanted.write(node)]
-    if as_json:
-        print_json(result)
-    else:
-        show(node)
+    show_or_print(result, lambda _: show(node), as_json=as_json)
     for written in result["written"]:
         say(f"made: {written}")
     if result["changed"]:
@@ -368,7 +321,7 @@ def reproduce(
     events: Annotated[
         Count | None, about("Only the beginning: so many events of a run; shards with so many of a dataset.")
     ] = None,
-    tolerance: Annotated[NotNegative, about("What losses may differ by where bits cannot be the same.")] = 0.05,
+    tolerance: Annotated[options.NotNegative, about("What losses may differ by where bits cannot be the same.")] = 0.05,
     as_json: Json = False,
 ) -> int:
     """Train a run again, or simulate shards of a dataset again, from what was recorded, and compare.

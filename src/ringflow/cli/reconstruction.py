@@ -7,27 +7,16 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from ringflow.base import options
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.options import (
-    Count,
-    DatasetFolder,
-    Flag,
-    Json,
-    ModelName,
-    NotNegative,
-    Paths,
-    Port,
-    Positive,
-    ProfileName,
-    Split,
-    Texts,
-    TorchDevice,
-    Workers,
-    about,
-)
+from ringflow.base.options import Count, Flag, Json, NotNegative, Paths, Positive, about
 from ringflow.base.output import finish, print_json, print_line, show_rows, show_summary
 from ringflow.base.rundir import require_suffix
+from ringflow.cli.names import ModelName
+
+Engine = Literal["torch", "onnx"]
+SomeModel = Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or `shipped`.")]
 
 
 def export(
@@ -47,27 +36,14 @@ def export(
     as_json: Json = False,
 ) -> int:
     """Write a network as one ONNX file that takes raw detector values and returns particles, and prove that it is the same."""
-    from ringflow.infer.shipped import model_file
-
-    # Torch takes seconds to load: a wrong name is told before.
-    model_file(model)
     if out is not None:
         require_suffix(out, ".onnx")
 
     from ringflow.recipes import export as recipe
     from ringflow.recipes.cost import show_cost
 
-    result = recipe.export(
-        model,
-        out,
-        triton=triton,
-        name=name,
-        check=check,
-        events=events,
-        portable=portable,
-        int8=int8,
-        calibrate=calibrate,
-    )
+    place: dict[str, Any] = {"triton": triton, "name": name, "portable": portable}
+    result = recipe.export(model, out, **place, check=check, events=events, int8=int8, calibrate=calibrate)
     if as_json:
         print_json(result)
     else:
@@ -77,16 +53,15 @@ def export(
     if not result["ok"]:
         say("the file differs from the network by more than it may, and was not written")
         return 1
-    if out is not None and triton is not None:
+    if out is None:
+        finish(Path(result["triton"]), "tritonserver", "--model-repository", triton)
+        return 0
+    if triton is not None:
         say(f"made: {result['triton']}")
-    made = result["path"] or result["triton"]
-    dataset = check or calibrate
-    if result["path"] is None:
-        finish(Path(made), "tritonserver", "--model-repository", triton)
-    elif dataset is None:
-        finish(Path(made), "ringflow", "serve", "--model", made)
+    if dataset := check or calibrate:
+        finish(out, "ringflow", "reconstruct", dataset, "--model", out, "--out", "candidates.parquet")
     else:
-        finish(Path(made), "ringflow", "reconstruct", dataset, "--model", made, "--out", "candidates.parquet")
+        finish(out, "ringflow", "serve", "--model", out)
     return 0
 
 
@@ -95,13 +70,13 @@ def reconstruct(
     /,
     *,
     out: Annotated[Path, Parameter(name=("--out", "-o"), help="File to write: .parquet or .root (EDM4hep).")],
-    model: Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or `shipped`.")] = None,
-    engine: Annotated[Literal["torch", "onnx"] | None, about("What computes; as the file is, unless given.")] = None,
-    device: TorchDevice = "auto",
+    model: SomeModel = None,
+    engine: Annotated[Engine | None, about("What computes; as the file is, unless given.")] = None,
+    device: options.TorchDevice = "auto",
     threads: Annotated[Count, about("Events that onnx computes at a time, or threads of torch.")] = 1,
-    split: Split | None = None,
+    split: options.Split | None = None,
     events: Annotated[Count | None, about("Only so many events.")] = None,
-    profile: ProfileName | None = None,
+    profile: options.ProfileName | None = None,
     overwrite: Annotated[Flag, about("Replace an existing file.")] = False,
     on: Annotated[Literal["here", "spark", "ray"], about("Who computes: this process, or workers.")] = "here",
     master: Annotated[str | None, about("Spark master, e.g. spark://HOST:7077; this machine unless given.")] = None,
@@ -116,10 +91,9 @@ def reconstruct(
 
     An interrupted work goes on where it stopped when the same command is given again.
     """
-    if master is not None and on != "spark":
-        raise UsageError(f"--master {master} is for --on spark")
-    if address is not None and on != "ray":
-        raise UsageError(f"--address {address} is for --on ray")
+    for option, value, where in (("--master", master, "spark"), ("--address", address, "ray")):
+        if value is not None and on != where:
+            raise UsageError(f"{option} {value} is for --on {where}")
 
     from ringflow.infer.remote import Place
     from ringflow.recipes import reconstruct as recipe
@@ -135,31 +109,26 @@ def reconstruct(
         events=events,
         profile=profile,
         overwrite=overwrite,
-        on=Place(on, master if on == "spark" else address, workers),
+        on=Place(on, master or address, workers),
         uncertainty=uncertainty,
     )
     show_summary("Reconstruction", result, as_json=as_json)
     if out.suffix != ".parquet":
         finish(out, "ringflow", "trace", out)
     elif source.is_dir():
-        limits = {"--split": split, "--events": events}
-        given = [word for flag, limit in limits.items() if limit is not None for word in (flag, limit)]
-        finish(out, "ringflow", "evaluate", source, "--candidates", out, *given)
+        finish(out, "ringflow", "evaluate", source, "--candidates", out, *_given(split=split, events=events))
     else:
-        named = ("--profile", profile) if profile else ()
-        finish(out, "ringflow", "display", source, "--candidates", out, *named)
+        finish(out, "ringflow", "display", source, "--candidates", out, *_given(profile=profile))
 
 
 def serve(
     *,
-    model: Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or `shipped`.")] = None,
-    engine: Annotated[
-        Literal["torch", "onnx"] | None, about("What computes; onnx if it is installed, unless given.")
-    ] = None,
-    device: TorchDevice = "auto",
+    model: SomeModel = None,
+    engine: Annotated[Engine | None, about("What computes; onnx if it is installed, unless given.")] = None,
+    device: options.TorchDevice = "auto",
     threads: Annotated[Count, about("Batches that onnx computes at a time, or threads of torch.")] = 1,
     host: Annotated[str, about("Address to listen on.")] = "127.0.0.1",
-    port: Port = 8000,
+    port: options.Port = 8000,
     name: Annotated[str, about("Name of the model in requests.")] = "ringflow",
     max_batch_elements: Annotated[
         Count | None, about("Elements computed together; 512 with onnx, 8192 with torch unless given.")
@@ -199,34 +168,34 @@ def serve(
 
 
 def evaluate(
-    *datasets: DatasetFolder,
+    *datasets: options.DatasetFolder,
     candidates: Annotated[Paths, about("Candidate files of further reconstructions.")] = (),
     model: Annotated[Path | None, about("Model file or folder of a run; the shipped one unless given.")] = None,
     out: Annotated[Path | None, about("Folder for the report, the figures and the histograms.")] = None,
-    reconstructions: Annotated[Texts, about("Those to evaluate; all unless given.")] = (),
-    split: Split | None = None,
+    reconstructions: Annotated[options.Texts, about("Those to evaluate; all unless given.")] = (),
+    split: options.Split | None = None,
     events: Annotated[Count | None, about("Only so many events of each dataset.")] = None,
-    workers: Workers = 1,
+    workers: options.Workers = 1,
     as_json: Json = False,
 ) -> None:
     """Compare reconstructions with the truth and with each other: particles, jets, missing momentum, energy, masses."""
     from ringflow.recipes import evaluate as recipe
 
-    results = recipe.evaluate(
-        datasets,
-        candidates=candidates,
-        model=model,
-        out=out,
-        reconstructions=reconstructions or None,
-        workers=workers,
-        events=events,
-        split=split,
-    )
+    chosen: dict[str, Any] = {"model": model, "candidates": candidates, "split": split, "events": events}
+    results = recipe.evaluate(datasets, **chosen, out=out, reconstructions=reconstructions or None, workers=workers)
     recipe.show(results, as_json=as_json)
     if out is not None:
         finish(recipe.report_page(out), "ringflow", "display", out)
-        return
-    flags: dict[str, tuple[object, ...]] = {"--model": (model,), "--candidates": candidates, "--split": (split,)}
-    flags |= {"--reconstructions": reconstructions, "--events": (events,)}
-    given = [word for flag, values in flags.items() if any(values) for word in (flag, *values)]
-    finish(None, "ringflow", "evaluate", *datasets, *given, "--out", "report")
+    else:
+        given = _given(**chosen, reconstructions=reconstructions)
+        finish(None, "ringflow", "evaluate", *datasets, *given, "--out", "report")
+
+
+def _given(**options: Any) -> list[object]:
+    """Options that have a value, as words of a command."""
+    return [
+        word
+        for name, value in options.items()
+        if value
+        for word in (f"--{name}", *(value if isinstance(value, tuple) else (value,)))
+    ]

@@ -5,50 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from ringflow.base import options
 from ringflow.base.errors import UsageError
-from ringflow.base.options import (
-    Count,
-    DatasetFolder,
-    Detector,
-    Device,
-    Flag,
-    Json,
-    Measured,
-    Overrides,
-    ProfileName,
-    Seed,
-    Start,
-    Workers,
-    about,
-    without_start,
-)
+from ringflow.base.options import Count, Flag, Json, about
 from ringflow.base.output import finish, show_rows, show_summary
+
+Out = Annotated[Path, about("Folder of the dataset.")]
+Overwrite = Annotated[Flag, about("Replace an existing dataset.")]
 
 
 def simulate(
     sample: Annotated[str | None, about("Name of a sample; `ringflow config` lists them.")] = None,
     /,
-    *overrides: Overrides,
-    out: Annotated[Path, about("Folder of the dataset.")],
+    *overrides: options.Overrides,
+    out: Out,
     hepmc: Annotated[Path | None, about("HepMC3 file to read events from instead (plain, .gz or .zst).")] = None,
     events: Annotated[Count | None, about("Number of events; all of a file and 1000 of a sample unless given.")] = None,
-    detector: Detector | None = None,
-    workers: Workers | None = None,
-    seed: Seed | None = None,
-    device: Device | None = None,
+    detector: options.Detector | None = None,
+    workers: options.Workers | None = None,
+    seed: options.Seed | None = None,
+    device: options.Device | None = None,
     no_hits: Annotated[Flag, about("Leave the calorimeter hits out of the dataset.")] = False,
-    start: Start | None = None,
-    overwrite: Annotated[Flag, about("Replace an existing dataset.")] = False,
+    start: options.Start | None = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Simulate a sample, or the events of a HepMC3 file, into a dataset.
 
     An interrupted production goes on where it stopped when the same command is given again.
     """
-    sample, overrides = without_start(sample, overrides)
     from ringflow.base.config import override
     from ringflow.sim.settings import SimulateSettings
 
+    sample, overrides = options.without_start(sample, overrides)
     flags = {
         "generator.sample": sample,
         "generator.hepmc": hepmc,
@@ -72,11 +61,11 @@ def simulate(
 
 def convert(
     *files: Annotated[Path, about("EDM4hep ROOT files of one detector.")],
-    out: Annotated[Path, about("Folder of the dataset.")],
-    profile: ProfileName | None = None,
+    out: Out,
+    profile: options.ProfileName | None = None,
     sample: Annotated[str | None, about("Name for the sample; that of the first file unless given.")] = None,
     events: Annotated[Count | None, about("Only so many events.")] = None,
-    overwrite: Annotated[Flag, about("Replace an existing dataset.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Convert EDM4hep files into a dataset, with the truth and the reconstructed particles they have.
@@ -106,27 +95,26 @@ def convert(
 
 def validate(
     *,
-    detector: Detector = "clic",
-    events: Measured = 2000,
-    workers: Workers = 1,
-    seed: Seed = 1,
+    detector: options.Detector = "clic",
+    events: options.Measured = 2000,
+    workers: options.Workers = 1,
+    seed: options.Seed = 1,
     as_json: Json = False,
 ) -> int:
     """Compare the simulated detector with the published figures."""
     from ringflow.recipes import validate as recipe
 
-    rows = recipe.validate(detector, events, workers, seed)
-    code = show_rows(f"Detector {detector}", rows, as_json=as_json)
+    code = show_rows(f"Detector {detector}", recipe.validate(detector, events, workers, seed), as_json=as_json)
     finish(None, f"ringflow simulate ttbar --detector {detector} --out data/ttbar")
     return code
 
 
 def calibrate(
     *,
-    detector: Detector = "clic",
-    events: Measured = 2000,
-    workers: Workers = 1,
-    seed: Seed = 1,
+    detector: options.Detector = "clic",
+    events: options.Measured = 2000,
+    workers: options.Workers = 1,
+    seed: options.Seed = 1,
     baseline: Annotated[Flag, about("Derive the constants of the rules instead.")] = False,
     out: Annotated[Path | None, about("Write the constants of the rules into this TOML file.")] = None,
     as_json: Json = False,
@@ -144,7 +132,7 @@ def calibrate(
     finish(out, f"ringflow validate --detector {detector}")
 
 
-def check(dataset: DatasetFolder, /, *, as_json: Json = False) -> int:
+def check(dataset: options.DatasetFolder, /, *, as_json: Json = False) -> int:
     """Check a dataset: gates with PASS or FAIL and the observed number."""
     from ringflow.data import check as gates
     from ringflow.data.manifest import after_check

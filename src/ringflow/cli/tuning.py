@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from ringflow.base.log import say, table
-from ringflow.base.options import (
-    Count,
-    Counts,
-    Flag,
-    Json,
-    Natural,
-    NotNegative,
-    Overrides,
-    Paths,
-    Positive,
-    about,
-    without_start,
-)
-from ringflow.base.output import finish, print_json, show_or_print, show_summary
+from ringflow.base import options
+from ringflow.base.log import say
+from ringflow.base.options import Count, Flag, Json, Natural, Paths, about
+from ringflow.base.output import finish, print_json, show_or_print, show_summary, show_table
 from ringflow.tune import SearchName
 from ringflow.tune.options import Place, Plan
 
@@ -42,7 +32,7 @@ def tune_command(
         str | None, about("Preset or settings file to start from; `ringflow config` lists the presets.")
     ] = None,
     /,
-    *overrides: Overrides,
+    *overrides: options.Overrides,
     space: Annotated[
         str, about("Settings to vary: `training` or `network`, which are shipped, or a TOML file.")
     ] = "training",
@@ -59,7 +49,7 @@ def tune_command(
 
     ringflow tune clic_tiny data=data/ttbar --trials 24
     """
-    preset, overrides = without_start(preset, overrides)
+    preset, overrides = options.without_start(preset, overrides)
     from ringflow.train.settings import TrainSettings
     from ringflow.tune.folder import create
     from ringflow.tune.space import space_path
@@ -118,11 +108,7 @@ def best(
 
     if front:
         rows = front_rows(study)
-        if as_json:
-            print_json(rows)
-        else:
-            cells = [[f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
-            table(f"Front of {study}", list(rows[0]), cells)
+        show_or_print(rows, lambda _: show_table(f"Front of {study}", [_short(row) for row in rows]), as_json=as_json)
         return
     text = best_settings(study, objective, trial)
     if as_json:
@@ -131,6 +117,10 @@ def best(
         sys.stdout.write(text)
     shown = as_json or sys.stdout.isatty()
     say(f"next: {f'ringflow tune best {study} > best.toml' if shown else 'ringflow train best.toml --out runs/tuned'}")
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: f"{cell:.5g}" if isinstance(cell, float) else cell for name, cell in row.items()}
 
 
 def _run(study: Path, place: Place, *, as_json: bool, allow_changes: bool) -> None:
@@ -142,57 +132,47 @@ def _run(study: Path, place: Place, *, as_json: bool, allow_changes: bool) -> No
     finish(study, f"ringflow tune report {study}")
 
 
-Study = Annotated[Path | None, about("Folder of a study; trainings that come with ringflow unless given.")]
-Devices = Annotated[Counts, about("Numbers of devices; 64, 256 and 1,024 unless given.")]
-Schedulers = Annotated[
-    str | None,
-    about(
-        "With commas: none, halving, hyperband, asha, asha-promote, rasda, rasda-idle; the study's own, asha, rasda, "
-        "rasda-idle, hyperband and none unless given."
-    ),
-]
-Trials = Annotated[Count | None, about("Trials; on every cluster as many as can begin at once unless given.")]
-Hours = Annotated[
-    Positive | None, about("Of a whole trial on one device; as long as in the study, or 2, unless given.")
-]
-Hardware = Annotated[str, about("Cluster as in `ringflow scaling-model`, or a TOML file.")]
-Penalty = Annotated[
-    float,
-    Parameter(
-        validator=Number(gte=0, lte=1),
-        help="0: an event teaches as much in a larger batch. 1: only the number of steps counts.",
-    ),
-]
-Lengthen = Annotated[Flag, about("Show trials on more devices as many more events as --penalty costs them.")]
-Reload = Annotated[NotNegative, about("To load a network again, beside the start.")]
-Growth = Annotated[
-    Literal["wait", "take"], about("Trials that are to grow wait for all devices, or take what is free.")
-]
-Turn = Annotated[Natural, about("All trials begin together and take turns of so many events; 0: they do not.")]
-Orders = Annotated[
-    Count | None, about("Random orders of the trials over which is averaged; 5, or fewer of many trials.")
-]
-
-
 @tune.command(name="replay")
 def replay_command(
-    study: Study = None,
+    study: Annotated[Path | None, about("Folder of a study; trainings that come with ringflow unless given.")] = None,
     /,
-    *overrides: Overrides,
-    devices: Devices = (),
-    scheduler: Schedulers = None,
-    trials: Trials = None,
-    hours: Hours = None,
-    hardware: Hardware = "h200",
+    *overrides: options.Overrides,
+    devices: Annotated[options.Counts, about("Numbers of devices; 64, 256 and 1,024 unless given.")] = (),
+    scheduler: Annotated[
+        str | None,
+        about(
+            "With commas: none, halving, hyperband, asha, asha-promote, rasda, rasda-idle; the study's own, asha, rasda, "
+            "rasda-idle, hyperband and none unless given."
+        ),
+    ] = None,
+    trials: Annotated[
+        Count | None, about("Trials; on every cluster as many as can begin at once unless given.")
+    ] = None,
+    hours: Annotated[
+        options.Positive | None, about("Of a whole trial on one device; as long as in the study, or 2, unless given.")
+    ] = None,
+    hardware: Annotated[str, about("Cluster as in `ringflow scaling-model`, or a TOML file.")] = "h200",
     initial_workers: Annotated[
         Count | None, about("Devices of a trial, at first; as in the study, or 1, unless given.")
     ] = None,
-    penalty: Penalty = 0.0,
-    lengthen: Lengthen = False,
-    reload_seconds: Reload = 10.0,
-    growth: Growth = "wait",
-    turn: Turn = 0,
-    orders: Orders = None,
+    penalty: Annotated[
+        float,
+        Parameter(
+            validator=Number(gte=0, lte=1),
+            help="0: an event teaches as much in a larger batch. 1: only the number of steps counts.",
+        ),
+    ] = 0.0,
+    lengthen: Annotated[
+        Flag, about("Show trials on more devices as many more events as --penalty costs them.")
+    ] = False,
+    reload_seconds: Annotated[options.NotNegative, about("To load a network again, beside the start.")] = 10.0,
+    growth: Annotated[
+        Literal["wait", "take"], about("Trials that are to grow wait for all devices, or take what is free.")
+    ] = "wait",
+    turn: Annotated[Natural, about("All trials begin together and take turns of so many events; 0: they do not.")] = 0,
+    orders: Annotated[
+        Count | None, about("Random orders of the trials over which is averaged; 5, or fewer of many trials.")
+    ] = None,
     seed: Annotated[Natural, about("Of these orders.")] = 0,
     out: Annotated[Path | None, about("Folder for a page with figures.")] = None,
     as_json: Json = False,
@@ -208,9 +188,8 @@ def replay_command(
     from ringflow.tune.replay.engine import Setting
 
     recorded = recorded_curves(study)
-    first = initial_workers or recorded.workers_per_trial
-    size = {"initial_workers": first, "turn": turn, "seed": seed}
     own = () if recorded.scheduler is None else (recorded.scheduler,)
+    first = initial_workers or recorded.workers_per_trial
     result = replay_study(
         recorded,
         devices=devices or DEVICES,
@@ -219,14 +198,15 @@ def replay_command(
         hours=hours,
         hardware=hardware,
         overrides=overrides,
-        setting=Setting(growth=growth, reload_seconds=reload_seconds, penalty=penalty, lengthen=lengthen, **size),
+        setting=Setting(first, growth, reload_seconds, penalty, lengthen, turn, seed=seed),
         orders=orders,
         out=out,
     )
     show_or_print(result, show, as_json=as_json)
-    page = None if out is None else Path(result["page"])
-    again = " ".join(["ringflow tune replay", *([str(study)] if study else []), "--out replay"])
-    finish(page, again if page is None else "ringflow tune --help")
+    if out is None:
+        finish(None, "ringflow", "tune", "replay", *([study] if study else []), "--out", "replay")
+    else:
+        finish(Path(result["page"]), "ringflow tune --help")
 
 
 Preset = Annotated[str, about("Name of a preset or settings file that the points vary.")]
@@ -237,7 +217,7 @@ SpaceName = Annotated[str, about("What is varied, see `ringflow tune`; else the 
 def panda_steer(
     preset: Preset | None = None,
     /,
-    *overrides: Overrides,
+    *overrides: options.Overrides,
     max_points: Annotated[Count, about("Points in all: %MAX_POINTS of phpo.")],
     num_points: Annotated[Count, about("New points at most: %NUM_POINTS of phpo.")],
     in_file: Annotated[Path, about("Points so far and their losses: %IN of phpo.")],
@@ -256,20 +236,13 @@ def panda_steer(
     from ringflow.train.settings import TrainSettings
     from ringflow.tune.panda import read_asked, space_of, steer, write_points
 
-    preset, overrides = without_start(preset, overrides)
+    preset, overrides = options.without_start(preset, overrides)
     settings = TrainSettings.resolve(preset, overrides)
     asked = read_asked(in_file)
     given = None if space is None else _read_space(space)
-    points = steer(
-        asked,
-        space_of(asked, given, in_file),
-        settings,
-        max_points=max_points,
-        num_points=num_points,
-        search=search,
-        seed=seed,
-        given_up=given_up,
-    )
+    how: dict[str, Any] = {"search": search, "seed": seed, "given_up": given_up}
+    found = space_of(asked, given, in_file)
+    points = steer(asked, found, settings, max_points=max_points, num_points=num_points, **how)
     write_points(out_file, points)
     if as_json:
         print_json(points)
@@ -282,7 +255,7 @@ def panda_steer(
 def panda_evaluate(
     preset: Preset | None = None,
     /,
-    *overrides: Overrides,
+    *overrides: options.Overrides,
     in_file: Annotated[Path, about("One point: settings and values.")] = Path("input.json"),
     out_file: Annotated[Path, about("File for status, loss and message.")] = Path("output.json"),
     datasets_file: Annotated[
@@ -302,7 +275,7 @@ def panda_evaluate(
     """
     from ringflow.tune.panda import evaluated, stay_in, train_point
 
-    preset, overrides = without_start(preset, overrides)
+    preset, overrides = options.without_start(preset, overrides)
     files = {"in_file": in_file, "datasets_file": datasets_file, "run": out}
 
     def loss() -> float:
@@ -325,8 +298,6 @@ def panda_space(
     as_json: Json = False,
 ) -> None:
     """Write a space for PanDA's `phpo`, checked against the settings of a training."""
-    import json
-
     from ringflow.base.rundir import write_atomic
     from ringflow.tune.panda import to_panda
 
