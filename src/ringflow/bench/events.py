@@ -24,7 +24,7 @@ from ringflow.event.block import EventBlock
 from ringflow.recipes.simulate import simulate as produce
 from ringflow.sim.blocks import SimulatedBlocks
 from ringflow.sim.detector import Detector
-from ringflow.sim.generator import GeneratedEvents, make_generator
+from ringflow.sim.generator import GeneratedEvents, at_origin, make_generator
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 from ringflow.train.device import choose_device, hardware, peak_memory, synchronize
@@ -97,7 +97,7 @@ def _on_device(events: int, detector: str, device: str) -> dict[str, Any]:
     simulator.simulate(blocks[0], 0)  # allocations and kernel loading stay out of the number
     synchronize(place)
     start = time.perf_counter()
-    hits = sum(len(simulator.simulate(block, seed).collections["hit"].event) for seed, block in enumerate(blocks))
+    hits = sum(len(simulator.simulate(block, seed)["hit"].event) for seed, block in enumerate(blocks))
     synchronize(place)
     seconds = time.perf_counter() - start
     total = count * GPU_BLOCK_EVENTS
@@ -157,4 +157,4 @@ def many_pions(pions: int, events: int) -> GeneratedEvents:
     transverse = momentum * np.sqrt(1.0 - cosine**2)
     direction = (transverse * np.cos(azimuth), transverse * np.sin(azimuth), momentum * cosine)
     charges = rng.choice([_PION, -_PION], count).astype(np.int32)
-    return GeneratedEvents.at_origin(np.arange(events), np.full(events, pions), charges, direction, energy)
+    return at_origin(np.arange(events), np.full(events, pions), charges, *direction, energy)

@@ -13,8 +13,10 @@ Towers are a tensor program throughout; the cost is linear in the number of hits
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,71 +27,41 @@ from ringflow.elements.tables import ColumnTable, group_minimum, group_sum
 #: Towers kept free around every grid, so that windows never leave it; also the overlap of the barrel with itself in azimuth.
 PAD = 8
 
-#: Fields of a grid that are columns over the subsystems.
-_COLUMNS = 10
-
 #: Calorimeters in depth order; a hit's subsystem code is 2 * calorimeter + (1 in the endcap).
 ECAL, HCAL, YOKE = range(3)
 
-
-@dataclass(frozen=True)
-class Calorimeter:
-    """Front of a calorimeter as a grid sees it: barrel radius and half length, endcap |z| and outer radius, tower size (mm)."""
-
-    radius: float
-    half_length: float
-    z: float
-    r_max: float
-    tower: float
+#: Front of a calorimeter as a grid sees it: barrel radius and half length, endcap |z| and outer radius (mm).
+Front = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True)
 class TowerGrid:
-    """Numbering of the towers of one event; tensors are indexed by subsystem."""
+    """Numbering of the towers of one event, the grids of all calorimeters one after the other; columns are by subsystem."""
 
-    scale_first: Tensor  # towers per radian (barrel) or per unit of x/z
-    scale_second: Tensor
-    half_first: Tensor  # shift that makes indices start at PAD
-    half_second: Tensor
-    last_first: Tensor
-    last_second: Tensor
-    stride: Tensor
-    start: Tensor
-    plane: Tensor  # towers of one endcap
-    turns: Tensor  # towers around the barrel, 0 in endcaps
-    tower_size: tuple[float, ...]  # per calorimeter, mm
-    size: int
-
-    @classmethod
-    def of(cls, calorimeters: tuple[Calorimeter, Calorimeter, Calorimeter], device: torch.device) -> TowerGrid:
-        """Lay out the grids of all calorimeters one after the other."""
-        columns: dict[str, list[float]] = {field.name: [] for field in fields(cls)[:_COLUMNS]}
+    def __init__(self, fronts: Sequence[Front], tower_size: Sequence[float], device: torch.device) -> None:
+        scales, halves, lasts, steps = [], [], [], []
         start = 0
-        for part in calorimeters:
-            around = max(int(2.0 * math.pi * part.radius / part.tower), 2 * PAD)
-            half_z = math.ceil(part.half_length / part.tower) + 1
-            stride = 2 * (half_z + PAD)
-            scales = (around / (2.0 * math.pi), part.radius / part.tower)
-            barrel = (*scales, around / 2.0, half_z, around - 1, 2 * half_z - 1, stride, start, 0, around)
-            start += (around + 2 * PAD) * stride
-            half = math.ceil(part.r_max / part.tower) + 1
-            stride = 2 * (half + PAD)
-            scales = (part.z / part.tower, part.z / part.tower)
-            endcap = (*scales, half, half, 2 * half - 1, 2 * half - 1, stride, start, stride**2, 0)
-            start += 2 * stride**2
-            for row in (barrel, endcap):
-                for column, value in zip(columns.values(), row, strict=True):
-                    column.append(value)
+        for (radius, half_length, z, r_max), tower in zip(fronts, tower_size, strict=True):
+            around = max(int(2.0 * math.pi * radius / tower), 2 * PAD)
+            half_z = math.ceil(half_length / tower) + 1
+            half = math.ceil(r_max / tower) + 1
+            stride, plane = 2 * (half_z + PAD), (2 * (half + PAD)) ** 2
+            scales += [(around / (2.0 * math.pi), radius / tower), (z / tower, z / tower)]
+            halves += [(around / 2.0, half_z), (half, half)]
+            lasts += [(around - 1, 2 * half_z - 1), (2 * half - 1, 2 * half - 1)]
+            in_endcap = start + (around + 2 * PAD) * stride
+            steps += [(stride, start, 0, around), (2 * (half + PAD), in_endcap, plane, 0)]
+            start = in_endcap + 2 * plane
 
-        def tensor(name: str) -> Tensor:
-            dtype = torch.float32 if name.startswith(("scale", "half")) else torch.int64
-            return torch.tensor(columns[name], dtype=dtype, device=device)
+        def columns(rows: Sequence[tuple[float, ...]], dtype: torch.dtype) -> tuple[Tensor, ...]:
+            return torch.tensor(rows, dtype=dtype, device=device).T.contiguous().unbind()
 
-        return cls(
-            **{name: tensor(name) for name in columns},
-            tower_size=tuple(part.tower for part in calorimeters),
-            size=start,
-        )
+        # Towers per radian (barrel) or per unit of x/z, and the shifts that make indices start at PAD.
+        self.scale_first, self.scale_second = columns(scales, torch.float32)
+        self.half_first, self.half_second = columns(halves, torch.float32)
+        self.last_first, self.last_second = columns(lasts, torch.int64)
+        # `plane` is the towers of one endcap, `turns` those around the barrel, 0 in endcaps.
+        self.stride, self.start, self.plane, self.turns = columns(steps, torch.int64)
+        self.size = start
 
     def locate(self, subsystem: Tensor, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Tower number of points, and its twin in the overlap of the barrel with itself (the same number if it has none)."""
@@ -134,8 +106,7 @@ class CalorimeterHits(ColumnTable):
     layer: Tensor
 
 
-@dataclass(frozen=True)
-class _Towers:
+class _Towers(NamedTuple):
     """Occupied towers: their place in the map, subsystem and energy."""
 
     place: Tensor
@@ -143,8 +114,7 @@ class _Towers:
     energy: Tensor
 
 
-@dataclass(frozen=True)
-class _PreClusters:
+class _PreClusters(NamedTuple):
     """Pre-clusters: event in the chunk, energy, centre of all hits and of the first few layers, ECAL hits in the rear."""
 
     event: Tensor
@@ -158,10 +128,10 @@ class _PreClusters:
 class Clusterer:
     """Clusters hits on one device; keeps its tower map between calls, since filling it anew costs more than using it."""
 
-    def __init__(self, grid: TowerGrid, settings: ClusteringSettings) -> None:
-        self._grid = grid
+    def __init__(self, fronts: Sequence[Front], settings: ClusteringSettings, device: torch.device) -> None:
         self._settings = settings
-        device = grid.start.device
+        self._tower_size = (settings.ecal_tower, settings.hcal_tower, settings.yoke_tower)
+        self._grid = grid = TowerGrid(fronts, self._tower_size, device)
         self._events_at_a_time = max(1, (_MAP_ENTRIES_CPU if device.type == "cpu" else _MAP_ENTRIES_GPU) // grid.size)
         self._map = torch.full((0,), _NOWHERE, dtype=torch.int32, device=device)
         self._inner = _window(1, device)[1:]
@@ -251,37 +221,34 @@ class Clusterer:
         continues = pre.rear_hits >= 2
         # What goes through the ECAL is a minimum-ionising track, however little it leaves.
         small = (pre.energy < settings.fragment_energy) & ~continues
-        anything = torch.ones_like(small)
+
+        def candidates(accepted: Tensor) -> Tensor:
+            # By tower; number -1, no tower, is the last entry.
+            return torch.cat([torch.where(accepted[pre_of_tower], pre_of_tower, _NOWHERE), nowhere])
+
+        nowhere = pre_of_tower.new_full((1,), _NOWHERE)
+        large = candidates(~small)
         for kind in (ECAL, HCAL, YOKE):
             rows = torch.nonzero(small & (calorimeter == kind)).squeeze(1)
-            owner[rows] = self._nearest(rows, kind, settings.fragment_distance, ~small, pre, pre.centre, pre_of_tower)
-        for kind, front, accepted in ((HCAL, ECAL, continues), (YOKE, HCAL, anything)):
+            owner[rows] = self._nearest(rows, kind, settings.fragment_distance, large, pre, pre.centre)
+        for kind, front, accepted in ((HCAL, ECAL, continues), (YOKE, HCAL, torch.ones_like(small))):
             rows = torch.nonzero((calorimeter == kind) & (owner == own)).squeeze(1)
-            owner[rows] = self._nearest(rows, front, settings.link_distance, accepted, pre, pre.front, pre_of_tower)
+            owner[rows] = self._nearest(rows, front, settings.link_distance, candidates(accepted), pre, pre.front)
         for _ in range(4):
             owner = owner[owner]
         return owner
 
     def _nearest(
-        self,
-        rows: Tensor,
-        calorimeter: int,
-        distance: float,
-        accepted: Tensor,
-        pre: _PreClusters,
-        points: _Points,
-        pre_of_tower: Tensor,
+        self, rows: Tensor, calorimeter: int, distance: float, candidate: Tensor, pre: _PreClusters, points: _Points
     ) -> Tensor:
-        """Accepted pre-cluster nearest to the points of `rows` among the towers of a calorimeter; itself if none is near."""
+        """Candidate (given by tower) nearest to the points of `rows` in a calorimeter; itself if none is near."""
         grid = self._grid
         target = 2 * calorimeter + pre.subsystem[rows] % 2
         place, _ = grid.locate(target, *(component[rows] for component in points))
-        reach = min(round(distance / grid.tower_size[calorimeter]), PAD - 2)
+        reach = min(round(distance / self._tower_size[calorimeter]), PAD - 2)
         steps = _window(reach, rows.device)
         tower = self._neighbours(place + pre.event[rows] * grid.size, grid.stride[target], steps)
-        # One look-up per tower; number -1, no tower, is the last entry.
-        candidate = torch.where(accepted[pre_of_tower], pre_of_tower, _NOWHERE)
-        other = torch.cat([candidate, candidate.new_full((1,), _NOWHERE)])[tower]
+        other = candidate[tower]
         good = (other >= 0) & (other != rows)
         # Steps are in order of distance, so the first good one is the nearest.
         first = torch.where(good, torch.arange(len(steps), device=rows.device).unsqueeze(1), len(steps)).amin(0)
@@ -306,7 +273,6 @@ def _describe(
     hits: CalorimeterHits, label: Tensor, subsystem: Tensor, first_event: int, rear_layer: int
 ) -> _PreClusters:
     count = len(subsystem)
-    energy = group_sum(hits.energy, label, count)
     first_layer = group_minimum(hits.layer, label, count)
     in_front = hits.layer < first_layer.index_select(0, label) + _FRONT_LAYERS
 
@@ -317,15 +283,9 @@ def _describe(
 
     event = torch.zeros(count, dtype=torch.int64, device=label.device)
     event[label] = hits.event - first_event
-    rear = label[(hits.subsystem < 2) & (hits.layer >= rear_layer)]
-    return _PreClusters(
-        event,
-        subsystem,
-        energy,
-        centre(hits.energy),
-        centre(hits.energy * in_front),
-        torch.bincount(rear, minlength=count),
-    )
+    energy, rear = group_sum(hits.energy, label, count), label[(hits.subsystem < 2) & (hits.layer >= rear_layer)]
+    fronts = centre(hits.energy * in_front)
+    return _PreClusters(event, subsystem, energy, centre(hits.energy), fronts, torch.bincount(rear, minlength=count))
 
 
 def _window(reach: int, device: torch.device) -> Tensor:

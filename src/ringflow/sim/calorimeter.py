@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ringflow.elements.clustering import CalorimeterHits
-from ringflow.elements.tables import ColumnTable, group_sum
+from ringflow.elements.tables import group_sum
 from ringflow.event.schema import SUBSYSTEMS
 from ringflow.sim.flight import Draw
 from ringflow.sim.geometry import DetectorGeometry
@@ -31,60 +32,46 @@ MOST_PARTICLES = 1 << _PARTICLE_BITS
 MOST_EVENTS = 1 << (63 - sum(_KEY_BITS))
 
 
-@dataclass(frozen=True)
 class CellTable:
     """Numbers of the sensitive volumes in the order of SUBSYSTEMS."""
 
-    inner: Tensor
-    low: Tensor  # endcaps: inner radius; barrels: 0
-    high: Tensor  # endcaps: outer radius; barrels: half length
-    pitch: Tensor
-    cell: Tensor
-    mip: Tensor
-    threshold: Tensor
-    scale: float
-    time_resolution: Tensor
-    layers: Tensor
-    barrel_at: Tensor  # even table in radius: which barrel; past the last subsystem where there is none
-    endcap_at: Tensor  # even table in |z|: which endcap
-
-    @classmethod
-    def of(cls, geometry: DetectorGeometry, device: torch.device) -> CellTable:
-        """Collect the numbers from the geometry."""
+    def __init__(self, geometry: DetectorGeometry, device: torch.device) -> None:
+        parts = [(geometry.calorimeter(name), name.endswith("barrel")) for name in SUBSYSTEMS]
 
         def column(values: Iterable[float]) -> Tensor:
             return torch.tensor(list(values), dtype=torch.float32, device=device)
 
-        def per_subsystem(attribute: str) -> Tensor:
-            return column(geometry.per_subsystem(attribute))
+        def of(attribute: str) -> Tensor:
+            return column(getattr(part, attribute) for part, _ in parts)
 
-        parts = [(geometry.calorimeter(name), name.endswith("barrel")) for name in SUBSYSTEMS]
-        inner = column(part.barrel.inner if barrel else part.endcap.inner for part, barrel in parts)
-        outer = inner + per_subsystem("depth")
-        return cls(
-            inner=inner,
-            # One more entry stands for "nowhere": nothing is ever inside it.
-            low=column([*(0.0 if barrel else part.endcap.r_min for part, barrel in parts), 0.0]),
-            high=column([*(part.barrel.half_length if barrel else part.endcap.r_max for part, barrel in parts), -1.0]),
-            pitch=per_subsystem("pitch"),
-            cell=per_subsystem("cell"),
-            mip=per_subsystem("mip"),
-            threshold=per_subsystem("threshold"),
-            scale=geometry.calibration.em_scale,
-            time_resolution=per_subsystem("time_resolution"),
-            layers=per_subsystem("layers").to(torch.int64),
-            barrel_at=_even(inner, outer, 0),
-            endcap_at=_even(inner, outer, 1),
+        self.inner = column(part.barrel.inner if barrel else part.endcap.inner for part, barrel in parts)
+        self.pitch, self.cell, self.mip, self.time_resolution = map(of, ("pitch", "cell", "mip", "time_resolution"))
+        self.layers = of("layers").to(torch.int64)
+        self.scale = geometry.calibration.em_scale
+        self.threshold = of("threshold") * self.scale
+        # Inner radius of endcaps, 0 of barrels; outer radius of endcaps, half length of barrels. One more entry stands for
+        # "nowhere": nothing is ever inside it.
+        self.low = column([*(0.0 if barrel else part.endcap.r_min for part, barrel in parts), 0.0])
+        self.high = column(
+            [*(part.barrel.half_length if barrel else part.endcap.r_max for part, barrel in parts), -1.0]
         )
+        # Which barrel or endcap covers each bin of radius or |z|; past the last subsystem where there is none.
+        outer = self.inner + of("depth")
+        bins = torch.arange(int(float(outer.max()) * _BINS_PER_MM) + 2, device=device) / _BINS_PER_MM
+        self.at = torch.full((2, len(bins)), len(SUBSYSTEMS), dtype=torch.int64, device=device)
+        for number in range(len(SUBSYSTEMS)):
+            self.at[number % 2, (bins >= self.inner[number]) & (bins < outer[number])] = number
 
-
-def _even(inner: Tensor, outer: Tensor, first: int) -> Tensor:
-    """Which of every second subsystem covers each bin of radius or |z|."""
-    bins = torch.arange(int(float(outer.max()) * _BINS_PER_MM) + 2, device=inner.device) / _BINS_PER_MM
-    found = torch.full_like(bins, len(SUBSYSTEMS), dtype=torch.int64)
-    for number in range(first, len(SUBSYSTEMS), 2):
-        found[(bins >= inner[number]) & (bins < outer[number])] = number
-    return found
+    def locate(self, radius: Tensor, height: Tensor) -> Tensor:
+        """Subsystem of points given by radius and |z|; past the last one between the calorimeters."""
+        last = self.at.shape[1] - 1
+        barrel, endcap = (
+            at.index_select(0, (place * _BINS_PER_MM).to(torch.int64).clamp_max(last))
+            for at, place in zip(self.at, (radius, height), strict=True)
+        )
+        in_barrel = height < self.high.index_select(0, barrel)
+        in_endcap = (radius >= self.low.index_select(0, endcap)) & (radius < self.high.index_select(0, endcap))
+        return torch.where(in_barrel, barrel, torch.where(in_endcap, endcap, len(SUBSYSTEMS)))
 
 
 @dataclass(frozen=True)
@@ -94,8 +81,7 @@ class MeasuredHits(CalorimeterHits):
     time: Tensor
 
 
-@dataclass(frozen=True)
-class HitLinks(ColumnTable):
+class HitLinks(NamedTuple):
     """How much a particle (counted over the block) left in a hit."""
 
     hit: Tensor
@@ -103,30 +89,22 @@ class HitLinks(ColumnTable):
     energy: Tensor
 
 
-@dataclass(frozen=True)
-class _Deposits(ColumnTable):
-    """Spots that landed in a cell."""
-
-    key: Tensor
-    energy: Tensor
-    energy_time: Tensor
-
-
 def read_out(
     spots: Iterable[Spots], event_of: Tensor, first_of: Tensor, table: CellTable, draw: Draw
 ) -> tuple[MeasuredHits, HitLinks]:
     """Hits above threshold; `event_of` gives the event of a particle, `first_of` the first particle of an event."""
-    deposits = _Deposits.join([_deposit(part, event_of, first_of, table) for part in spots])
-    key, order = torch.sort(deposits.key)
+    deposits = [_deposit(part, event_of, first_of, table) for part in spots]
+    key, deposit, deposit_time = (torch.cat(column) for column in zip(*deposits, strict=True))
+    key, order = torch.sort(key)
     links, link_of = torch.unique_consecutive(key, return_inverse=True)
-    link_energy = group_sum(deposits.energy.index_select(0, order), link_of, len(links))
-    link_time = group_sum(deposits.energy_time.index_select(0, order), link_of, len(links))
+    link_energy = group_sum(deposit.index_select(0, order), link_of, len(links))
+    link_time = group_sum(deposit_time.index_select(0, order), link_of, len(links))
 
     cells, hit_of = torch.unique_consecutive(links >> _PARTICLE_BITS, return_inverse=True)
     energy = group_sum(link_energy, hit_of, len(cells))
     time = group_sum(link_time, hit_of, len(cells)) / energy.clamp_min(1e-12)
     subsystem = (cells >> _BELOW_SUBSYSTEM) & ((1 << _SUBSYSTEM_BITS) - 1)
-    above = energy > (table.threshold * table.scale).index_select(0, subsystem)
+    above = energy > table.threshold.index_select(0, subsystem)
     number = torch.cumsum(above, 0) - 1
     seen = torch.nonzero(above).squeeze(1)
     time = time.index_select(0, seen)
@@ -140,11 +118,11 @@ def read_out(
     return hits, HitLinks(hit, first + local, link_energy.index_select(0, kept))
 
 
-def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable) -> _Deposits:
-    """Cell keys of spots that land in a sensitive volume, with their energy."""
+def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable) -> tuple[Tensor, Tensor, Tensor]:
+    """Cell keys of spots that land in a sensitive volume, with their energy, and that times their time."""
     radius = torch.hypot(spots.x, spots.y)
     height = spots.z.abs()
-    subsystem = _locate(radius, height, table)
+    subsystem = table.locate(radius, height)
     inside = torch.nonzero(subsystem < len(SUBSYSTEMS)).squeeze(1)
     spots, subsystem = spots.take(inside), subsystem.index_select(0, inside)
     radius, height = radius.index_select(0, inside), height.index_select(0, inside)
@@ -168,17 +146,7 @@ def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable)
         key = (key << bits) + value
     energy = torch.where(spots.energy < 0.0, -spots.energy * table.mip.index_select(0, subsystem), spots.energy)
     energy = energy * table.scale
-    return _Deposits(key, energy, energy * spots.time)
-
-
-def _locate(radius: Tensor, height: Tensor, table: CellTable) -> Tensor:
-    """Subsystem of points given by radius and |z|; past the last one between the calorimeters."""
-    last = len(table.barrel_at) - 1
-    barrel = table.barrel_at.index_select(0, (radius * _BINS_PER_MM).to(torch.int64).clamp_max(last))
-    endcap = table.endcap_at.index_select(0, (height * _BINS_PER_MM).to(torch.int64).clamp_max(last))
-    in_barrel = height < table.high.index_select(0, barrel)
-    in_endcap = (radius >= table.low.index_select(0, endcap)) & (radius < table.high.index_select(0, endcap))
-    return torch.where(in_barrel, barrel, torch.where(in_endcap, endcap, len(SUBSYSTEMS)))
+    return key, energy, energy * spots.time
 
 
 def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> MeasuredHits:

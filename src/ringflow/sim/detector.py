@@ -6,15 +6,14 @@ The same code runs on a CPU and on a GPU. `Detector.simulate` keeps everything a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ringflow.base.errors import FailureError
-from ringflow.elements.clustering import Calorimeter, Clusterer, TowerGrid
+from ringflow.elements.clustering import Clusterer
 from ringflow.elements.shapes import cluster_columns, hadronic_scale
 from ringflow.elements.tables import group_sum
 from ringflow.elements.truth import TruthInput, assign_targets
@@ -23,30 +22,25 @@ from ringflow.event.schema import COLLECTIONS, SUBSYSTEMS
 from ringflow.sim.calorimeter import MOST_EVENTS, MOST_PARTICLES, CellTable, HitLinks, MeasuredHits, read_out
 from ringflow.sim.flight import Draw, Flight, SpeciesTable
 from ringflow.sim.generator import GeneratedEvents
-from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry
+from ringflow.sim.geometry import DetectorGeometry
 from ringflow.sim.shower import DepthTable, arrive, develop, sample_ionisation, sample_showers
 from ringflow.sim.tracker import TrackerOutput, measure_tracks, track_through
 
 #: Spots sampled at a time on a CPU, so that the columns stay in its cache; a GPU takes all at once.
 _SPOTS_AT_A_TIME = 1 << 16
+_FLOWN = ("px", "py", "pz", "x", "y", "z", "time")
 
 Columns = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class SimulatedCollection:
+class SimulatedCollection(NamedTuple):
     """Columns of a collection as tensors, and the event (counted in the block) of each row."""
 
     event: Tensor
     columns: Columns
 
 
-@dataclass(frozen=True)
-class SimulatedEvents:
-    """A simulated block on its device."""
-
-    event_number: npt.NDArray[np.int64]
-    collections: dict[str, SimulatedCollection]
+Collections = dict[str, SimulatedCollection]
 
 
 class Detector:
@@ -55,23 +49,21 @@ class Detector:
     def __init__(self, geometry: DetectorGeometry, device: str = "cpu") -> None:
         self.geometry = geometry
         self.device = torch.device(device)
-        size = geometry.clustering
-        fronts = (
-            _front(geometry.ecal, size.ecal_tower),
-            _front(geometry.hcal, size.hcal_tower),
-            _front(geometry.yoke, size.yoke_tower),
-        )
         in_front = {"ecal": 0, "hcal": geometry.ecal.layers, "yoke": geometry.ecal.layers + geometry.hcal.layers}
-        self._clusterer = Clusterer(TowerGrid.of(fronts, self.device), size)
+        fronts = [
+            (part.barrel.inner, part.barrel.half_length, part.endcap.inner, part.endcap.r_max)
+            for part in (geometry.ecal, geometry.hcal, geometry.yoke)
+        ]
+        self._clusterer = Clusterer(fronts, geometry.clustering, self.device)
         self._layer_offset = [in_front[name.split("_")[0]] for name in SUBSYSTEMS]
-        self._depth = DepthTable.of(geometry, self.device)
-        self._cells = CellTable.of(geometry, self.device)
+        self._depth = DepthTable(geometry, self.device)
+        self._cells = CellTable(geometry, self.device)
 
     @torch.no_grad()
-    def simulate(self, events: GeneratedEvents, seed: int) -> SimulatedEvents:
+    def simulate(self, events: GeneratedEvents, seed: int) -> Collections:
         """Measure a block of events."""
         draw = Draw(seed, self.device)
-        generated = _Generated.of(events, self.device)
+        generated = _Generated(events, self.device)
         flown = track_through(generated.primaries, generated.species, self.geometry, draw)
         tracks = measure_tracks(flown, generated.species, self.geometry, draw)
         hits, links = self._calorimeters(flown, generated, draw)
@@ -82,27 +74,22 @@ class Detector:
             "hit": SimulatedCollection(hits.event, hit_columns),
             **_truth(generated, tracks, hit_columns["cluster"], len(cluster_event), links, len(hits)),
         }
-        return SimulatedEvents(events.event_number, _within_events(collections, len(events)))
+        return _within_events(collections, len(events))
 
     def simulate_block(self, generated: GeneratedEvents, seed: int) -> EventBlock:
         """Measure a block of events and bring it to numpy, in schema order and dtypes."""
-        simulated = self.simulate(generated, seed)
-        collections = {
-            name: cast(
-                name,
-                torch.bincount(part.event, minlength=len(generated)).cpu().numpy(),
-                {column: values.cpu().numpy() for column, values in part.columns.items()},
-            )
-            for name, part in simulated.collections.items()
-        }
+        collections = {}
+        for name, (event, columns) in self.simulate(generated, seed).items():
+            counts = torch.bincount(event, minlength=len(generated)).cpu().numpy()
+            collections[name] = cast(name, counts, {key: values.cpu().numpy() for key, values in columns.items()})
         return EventBlock(generated.event_number, collections)
 
     def _calorimeters(self, flown: TrackerOutput, generated: _Generated, draw: Draw) -> tuple[MeasuredHits, HitLinks]:
         geometry, table = self.geometry, self._depth
         arrival = arrive(flown.entry, flown.face, generated.species)
         helix = flown.entry.helix(generated.species, geometry.field)
-        sub, stretches = develop(arrival, helix, table, geometry, draw)
-        ionisation = sample_ionisation(stretches, arrival, helix, table, geometry, draw)
+        sub, charged, length = develop(arrival, helix, table, geometry.shower, draw)
+        ionisation = sample_ionisation(charged, length, arrival, helix, table, geometry, draw)
         at_a_time = 0 if self.device.type != "cpu" else _SPOTS_AT_A_TIME
         showers = sample_showers(sub, arrival, table, geometry, draw, at_a_time)
         return read_out([ionisation, *showers], generated.event_of, generated.first_of, self._cells, draw)
@@ -121,67 +108,47 @@ class Detector:
         return {**columns, "cluster": label}, clusters, cluster_event
 
 
-def _front(part: CalorimeterGeometry, tower: float) -> Calorimeter:
-    return Calorimeter(part.barrel.inner, part.barrel.half_length, part.endcap.inner, part.endcap.r_max, tower)
-
-
-@dataclass(frozen=True)
 class _Generated:
-    """Generator particles of a block on the device."""
+    """Generator particles of a block on the device; neutrinos stay in the list but do not fly."""
 
-    columns: Columns
-    label: Tensor
-    event_of: Tensor
-    first_of: Tensor
-    species: SpeciesTable
-    primaries: Flight
-
-    @classmethod
-    def of(cls, events: GeneratedEvents, device: torch.device) -> _Generated:
-        """Move a block to the device; neutrinos stay in the list but do not fly."""
+    def __init__(self, events: GeneratedEvents, device: torch.device) -> None:
         most = events.counts.max(initial=0)
         if most >= MOST_PARTICLES:
             worst = int(events.event_number[events.counts.argmax()])
             raise FailureError(f"event {worst} has {most} particles; at most {MOST_PARTICLES - 1} can be simulated")
         if len(events) > MOST_EVENTS:
             raise FailureError(f"a block of {len(events)} events is too large; at most {MOST_EVENTS} fit")
-        species = SpeciesTable.of(events.pdg, device)
-        flown = ("px", "py", "pz", "x", "y", "z", "time")
-        names = ("pdg", "energy", "interaction", *flown)
-        columns = {name: torch.as_tensor(getattr(events, name), device=device) for name in names}
-        kind = species.rows(columns["pdg"].long())
-        columns["charge"] = species.charge[kind]
+        self.species = species = SpeciesTable(events.pdg, device)
+        names = ("pdg", "energy", "interaction", *_FLOWN)
+        self.columns = {name: torch.as_tensor(getattr(events, name), device=device) for name in names}
+        kind = torch.searchsorted(species.number, self.columns["pdg"].long())
+        self.columns["charge"] = species.charge[kind]
+        self.label = species.label[kind]
         numbers = torch.arange(len(kind), device=device)
-        root = torch.full_like(numbers, -1)
-        primaries = Flight(particle=numbers, species=kind, root=root, **{name: columns[name] for name in flown})
+        flown = {name: self.columns[name] for name in _FLOWN}
+        primaries = Flight(particle=numbers, species=kind, root=torch.full_like(numbers, -1), **flown)
+        self.primaries = primaries.take(~species.is_invisible[kind])
         counts = torch.as_tensor(events.counts, device=device)
-        return cls(
-            columns=columns,
-            label=species.label[kind],
-            event_of=torch.repeat_interleave(torch.arange(len(counts), device=device), counts),
-            first_of=torch.cumsum(counts, 0) - counts,
-            species=species,
-            primaries=primaries.take(~species.is_invisible[kind]),
-        )
+        self.event_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+        self.first_of = torch.cumsum(counts, 0) - counts
 
 
 def _truth(
     generated: _Generated, tracks: Columns, cluster_of_hit: Tensor, num_clusters: int, links: HitLinks, num_hits: int
-) -> dict[str, SimulatedCollection]:
+) -> Collections:
     """Collections `particle`, `target`, `hit_target`, `cluster_link` and `hit_link`; indices count over the block."""
     event_of, columns = generated.event_of, generated.columns
     momentum = torch.stack([columns[name] for name in ("px", "py", "pz", "energy")], dim=1)
     quality = tracks["num_hits"] * 1e6 + tracks["pt"].clamp_max(1e5)
     of_particles = (generated.label, columns["charge"], momentum, tracks["particle"], quality)
     cluster_links = _cluster_links(links, cluster_of_hit, len(generated.label))
-    targets, target_collections, link_collections = {}, {}, {}
+    targets, collections = {}, {}
     for element, link, count in (("cluster", cluster_links, num_clusters), ("hit", links, num_hits)):
-        targets[element] = assign_targets(TruthInput(*of_particles, link.hit, link.particle, link.energy, count))
+        found = targets[element] = assign_targets(TruthInput(*of_particles, *link, count))
         name = "target" if element == "cluster" else "hit_target"
-        owner_event = event_of[targets[element].owner]
-        target_collections[name] = SimulatedCollection(owner_event, targets[element].columns(element))
+        collections[name] = SimulatedCollection(event_of[found.owner], found.columns(element))
         linked = {element: link.hit, "particle": link.particle, "energy": link.energy}
-        link_collections[f"{element}_link"] = SimulatedCollection(event_of[link.particle], linked)
+        collections[f"{element}_link"] = SimulatedCollection(event_of[link.particle], linked)
     particles = {
         **columns,
         "label": targets["cluster"].particle_label,
@@ -189,7 +156,7 @@ def _truth(
         "target": targets["cluster"].target_of,
         "hit_target": targets["hit"].target_of,
     }
-    return {"particle": SimulatedCollection(event_of, particles), **target_collections, **link_collections}
+    return {"particle": SimulatedCollection(event_of, particles), **collections}
 
 
 def _cluster_links(links: HitLinks, cluster_of_hit: Tensor, num_particles: int) -> HitLinks:
@@ -202,16 +169,15 @@ def _cluster_links(links: HitLinks, cluster_of_hit: Tensor, num_particles: int) 
     return HitLinks(torch.div(pairs, base, rounding_mode="floor"), pairs % base, energy)
 
 
-def _within_events(collections: dict[str, SimulatedCollection], num_events: int) -> dict[str, SimulatedCollection]:
+def _within_events(collections: Collections, num_events: int) -> Collections:
     """Turn indices that count over the block into indices that count within the event."""
-    counts = {name: torch.bincount(part.event, minlength=num_events) for name, part in collections.items()}
-    first = {name: torch.cumsum(count, 0) - count for name, count in counts.items()}
-    placed = {}
+    first = {}
     for name, part in collections.items():
-        columns = dict(part.columns)
+        counts = torch.bincount(part.event, minlength=num_events)
+        first[name] = torch.cumsum(counts, 0) - counts
+    for name, (event, columns) in collections.items():
         for column in COLLECTIONS[name]:
             if column.points_to is not None:
                 index = columns[column.name]
-                columns[column.name] = torch.where(index >= 0, index - first[column.points_to][part.event], -1)
-        placed[name] = SimulatedCollection(part.event, columns)
-    return placed
+                columns[column.name] = torch.where(index >= 0, index - first[column.points_to][event], -1)
+    return collections

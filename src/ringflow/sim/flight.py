@@ -6,7 +6,7 @@ All functions are elementwise over tensors of particles; straight lines (neutral
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import INVISIBLE, SPEED_OF_LIGHT, label_of, lookup
+
+Vector = tuple[Tensor, Tensor, Tensor]
 
 
 class Draw:
@@ -89,60 +91,33 @@ SECONDARIES = (22, 11, -11, 13, -13, 111, 211, -211, 2112, 2212)
 _NUCLEONS_AND_HYPERONS = 1000  # hadrons above this PDG number carry baryon number
 
 
-@dataclass(frozen=True)
 class SpeciesTable:
-    """Properties of the kinds of particles in a block, one row per kind."""
+    """Properties of the kinds of particles in a block and of everything they may turn into, one row per kind."""
 
-    pdg: tuple[int, ...]
-    number: Tensor  # the PDG numbers again, rising
-    label: Tensor
-    charge: Tensor
-    mass: Tensor
-    ctau: Tensor  # mm; infinite where we know no decay
-    is_photon: Tensor
-    is_electron: Tensor
-    is_muon: Tensor
-    is_invisible: Tensor
-    baryon: Tensor  # +1, -1 or 0
-
-    @classmethod
-    def of(cls, present: np.ndarray, device: torch.device) -> SpeciesTable:
-        """Table for the PDG numbers of a block and everything they may turn into."""
+    def __init__(self, present: np.ndarray, device: torch.device) -> None:
         kinds = np.unique(np.concatenate([np.unique(present), SECONDARIES])).astype(np.int64)
         code = np.abs(kinds)
         decays = np.array([int(kind) in CHANNELS for kind in code])
-        ctau = np.where(decays, lookup(kinds, "ctau"), np.inf)
         is_baryon = (code > _NUCLEONS_AND_HYPERONS) & (code // 1000 % 10 > 0) & (code < 10**6)
+        baryon = np.where(is_baryon, np.sign(kinds), 0).astype(np.float64)
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.as_tensor(values, device=device)
 
-        return cls(
-            pdg=tuple(int(kind) for kind in kinds),
-            number=tensor(kinds),
-            label=tensor(label_of(kinds)),
-            charge=tensor(lookup(kinds, "charge")),
-            mass=tensor(lookup(kinds, "mass")),
-            ctau=tensor(ctau),
-            is_photon=tensor(code == 22),
-            is_electron=tensor(code == 11),
-            is_muon=tensor(code == 13),
-            is_invisible=tensor(np.isin(code, INVISIBLE)),
-            baryon=tensor(np.where(is_baryon, np.sign(kinds), 0).astype(np.float64)),
-        )
+        self.pdg: list[int] = kinds.tolist()
+        self.number = tensor(kinds)  # the same, rising
+        self.label = tensor(label_of(kinds))
+        self.charge = tensor(lookup(kinds, "charge"))
+        self.mass = tensor(lookup(kinds, "mass"))
+        self.ctau = tensor(np.where(decays, lookup(kinds, "ctau"), np.inf))  # mm; infinite where we know no decay
+        self.is_photon, self.is_electron, self.is_muon = (tensor(code == pdg) for pdg in (22, 11, 13))
+        self.is_invisible = tensor(np.isin(code, INVISIBLE))
+        self.is_hadron = ~(self.is_photon | self.is_electron | self.is_muon | self.is_invisible)
+        self.baryon = tensor(baryon)  # +1, -1 or 0
 
     def row(self, pdg: int) -> int:
         """Row of a PDG number."""
         return self.pdg.index(pdg)
-
-    def rows(self, pdg: Tensor) -> Tensor:
-        """Rows of PDG numbers."""
-        return torch.searchsorted(self.number, pdg)
-
-    @property
-    def is_hadron(self) -> Tensor:
-        """Everything that showers hadronically."""
-        return ~(self.is_photon | self.is_electron | self.is_muon | self.is_invisible)
 
 
 #: Turning rate of a unit charge: pt [GeV] = BENDING * B [T] * radius [mm].
@@ -172,14 +147,14 @@ class Helix(ColumnTable):
         pt = torch.hypot(px, py).clamp_min(1e-9)
         return cls(x, y, z, torch.atan2(py, px), pz / pt, -BENDING * charge * field / pt)
 
-    def position(self, path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def position(self, path: Tensor) -> Vector:
         """Point after a transverse path."""
         half_turn = 0.5 * self.turn * path
         chord = path * torch.sinc(half_turn / torch.pi)
         middle = self.phi + half_turn
         return self.x + chord * torch.cos(middle), self.y + chord * torch.sin(middle), self.z + path * self.tan_lambda
 
-    def direction(self, path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def direction(self, path: Tensor) -> Vector:
         """Unit vector of the momentum after a transverse path."""
         azimuth = self.phi + self.turn * path
         cos_lambda = torch.rsqrt(1.0 + self.tan_lambda**2)
@@ -222,7 +197,7 @@ class Helix(ColumnTable):
         path = (z - self.z) / torch.where(self.tan_lambda == 0.0, 1e-30, self.tan_lambda)
         return torch.where(path > 1e-6, path, torch.inf)
 
-    def perigee(self) -> tuple[Tensor, Tensor, Tensor]:
+    def perigee(self) -> Vector:
         """Signed d0, z0 and azimuth at the point of closest approach to the beam axis."""
         along = self.x * torch.cos(self.phi) + self.y * torch.sin(self.phi)
         across = self.x * torch.sin(self.phi) - self.y * torch.cos(self.phi)
@@ -273,30 +248,25 @@ class Flight(ColumnTable):
         return Helix.of(self.x, self.y, self.z, self.px, self.py, self.pz, charge, field)
 
 
-def daughters(
-    parents: Flight,
-    rows: Tensor,
-    species: Tensor | int,
-    momentum: tuple[Tensor, Tensor, Tensor],
-    root: Tensor | int = -1,
-) -> Flight:
-    """New particles at the position of `parents[rows]`; a root of -1 means they start a track of their own."""
+def born(at: Flight, species: Tensor | int, momentum: Vector) -> Flight:
+    """New particles where others are; they start tracks of their own."""
     px, py, pz = momentum
-    at = parents.take(rows)
-
-    def column(value: Tensor | int) -> Tensor:
-        return value if isinstance(value, Tensor) else torch.full_like(at.particle, value)
-
-    return Flight(at.particle, column(species), at.x, at.y, at.z, at.time, px, py, pz, column(root))
+    kind = species if isinstance(species, Tensor) else torch.full_like(at.species, species)
+    return replace(at, species=kind, px=px, py=py, pz=pz, root=torch.full_like(at.root, -1))
 
 
-def orthogonal_frame(
-    dx: Tensor, dy: Tensor, dz: Tensor
-) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+def orthogonal_frame(dx: Tensor, dy: Tensor, dz: Tensor) -> tuple[Vector, Vector]:
     """Two unit vectors that complete a direction to a right-handed frame [Duff et al., JCGT 6 (2017) 1]."""
     sign = torch.where(dz >= 0.0, 1.0, -1.0).to(dz.dtype)
     a = -1.0 / (sign + dz)
     b = dx * dy * a
-    first = (1.0 + sign * dx * dx * a, sign * b, -sign * dx)
-    second = (b, sign + dy * dy * a, -dy)
-    return first, second
+    return (1.0 + sign * dx * dx * a, sign * b, -sign * dx), (b, sign + dy * dy * a, -dy)
+
+
+def tilted(axis: Vector, angle: Tensor, draw: Draw) -> Vector:
+    """Directions at an angle to others, at a random azimuth."""
+    azimuth = 2.0 * torch.pi * draw.uniform(angle)
+    along, across = torch.cos(angle), torch.sin(angle)
+    u, v = across * torch.cos(azimuth), across * torch.sin(azimuth)
+    x, y, z = (along * a + u * b + v * c for a, b, c in zip(axis, *orthogonal_frame(*axis), strict=True))
+    return x, y, z

@@ -47,19 +47,14 @@ class GeneratedEvents:
     def __len__(self) -> int:
         return len(self.event_number)
 
-    @classmethod
-    def at_origin(
-        cls,
-        event_number: npt.NDArray[np.int64],
-        counts: npt.NDArray[np.int64],
-        pdg: npt.NDArray[np.int32],
-        momentum: tuple[Floats, Floats, Floats],
-        energy: Floats,
-    ) -> GeneratedEvents:
-        """Particles that start at the collision point at time zero."""
-        px, py, pz = momentum
-        zero, hard = np.zeros(len(pdg)), np.zeros(len(pdg), dtype=np.int16)
-        return cls(event_number, counts, pdg, px, py, pz, energy, zero, zero, zero, zero, hard)
+
+def at_origin(
+    event_number: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], pdg: npt.NDArray[np.int32], *momentum: Floats
+) -> GeneratedEvents:
+    """Particles (px, py, pz, energy) that start at the collision point at time zero."""
+    px, py, pz, energy = momentum
+    zero, hard = np.zeros(len(pdg)), np.zeros(len(pdg), dtype=np.int16)
+    return GeneratedEvents(event_number, counts, pdg, px, py, pz, energy, zero, zero, zero, zero, hard)
 
 
 class Generator(Protocol):
@@ -138,8 +133,7 @@ def sample(name: str) -> Collision | Gun:
     samples = _samples()
     if name in samples:
         return samples[name]
-    hint = did_you_mean(name, samples)
-    raise UsageError(f"unknown sample {name!r}; {hint}samples: {', '.join(samples)}")
+    raise UsageError(f"unknown sample {name!r}; {did_you_mean(name, samples)}samples: {', '.join(samples)}")
 
 
 def make_generator(settings: GeneratorSettings, tracker_radius: float, tracker_half_length: float) -> Generator:
@@ -148,10 +142,8 @@ def make_generator(settings: GeneratorSettings, tracker_radius: float, tracker_h
         given = f"both {settings.sample!r} and {str(settings.hepmc)!r}" if settings.sample else "neither"
         raise UsageError(f"give a sample or a HepMC file, not {given}; samples: {', '.join(sample_names())}")
 
+    cylinder = tracker_radius, tracker_half_length
     # Late imports: naming the samples must not cost a load of the generators.
-    from ringflow.sim.pythia import Cylinder
-
-    cylinder = Cylinder(tracker_radius, tracker_half_length)
     if settings.hepmc is not None:
         from ringflow.sim.hepmc import HepMCGenerator
 
@@ -189,21 +181,17 @@ class GunGenerator:
         gun = self._gun
         numbers = np.arange(start, start + count, dtype=np.int64)
         keys = [event_key(self._name, self._seed, int(number)) for number in numbers]
-        u_kind, u_energy, u_polar, u_azimuth = np.array([_uniform(key) for key in keys]).reshape(-1, 4).T
+        drawn = [np.random.Generator(np.random.PCG64(key)).random(4) for key in keys]
+        u_kind, u_energy, u_polar, u_azimuth = np.array(drawn).reshape(-1, 4).T
         pdg = np.array(gun.pdg, dtype=np.int32)[(u_kind * len(gun.pdg)).astype(np.intp)]
         energy = gun.energy[0] + u_energy * (gun.energy[1] - gun.energy[0])
         cos_theta = gun.cos_theta[0] + u_polar * (gun.cos_theta[1] - gun.cos_theta[0])
         phi = (2 * u_azimuth - 1) * np.pi
-        mass = lookup(pdg, "mass")
-        momentum = np.sqrt(energy**2 - mass**2)
+        momentum = np.sqrt(energy**2 - lookup(pdg, "mass") ** 2)
         transverse = momentum * np.sqrt(1 - cos_theta**2)
         direction = (transverse * np.cos(phi), transverse * np.sin(phi), momentum * cos_theta)
-        return GeneratedEvents.at_origin(numbers, np.ones(count, dtype=np.int64), pdg, direction, energy)
+        return at_origin(numbers, np.ones(count, dtype=np.int64), pdg, *direction, energy)
 
     def describe(self) -> Mapping[str, object]:
         """Name, definition and seed."""
         return {"kind": "gun", "sample": self._name, "seed": self._seed, **self._gun.model_dump(mode="json")}
-
-
-def _uniform(key: int) -> np.ndarray:
-    return np.random.Generator(np.random.PCG64(key)).random(4)

@@ -17,7 +17,6 @@ from ringflow.base.config import Settings
 from ringflow.base.errors import UsageError
 from ringflow.base.words import did_you_mean
 from ringflow.elements.settings import ClusteringSettings
-from ringflow.event.schema import SUBSYSTEMS
 
 DETECTORS = Path(__file__).parent / "detectors"
 
@@ -230,10 +229,6 @@ class DetectorGeometry(Settings):
     def calorimeter(self, subsystem: str) -> CalorimeterGeometry:
         """Calorimeter of a subsystem such as `ecal_barrel`."""
         return {"ecal": self.ecal, "hcal": self.hcal, "yoke": self.yoke}[subsystem.split("_")[0]]
-
-    def per_subsystem(self, attribute: str) -> npt.NDArray[np.float64]:
-        """One number of the calorimeters in the order of SUBSYSTEMS."""
-        return np.array([getattr(self.calorimeter(name), attribute) for name in SUBSYSTEMS], dtype=np.float64)
 
 
 def detector_names() -> list[str]:

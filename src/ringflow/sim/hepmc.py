@@ -12,23 +12,21 @@ to the start of a compressed file, so that several processes that each take ever
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import FailureError, InputFileError
+from ringflow.base.provenance import describe_input
 from ringflow.event.particles import SPEED_OF_LIGHT
 from ringflow.sim.generator import GeneratedEvents
 from ringflow.sim.pythia import COLUMNS, Columns, Cylinder, Decayer
@@ -49,7 +47,7 @@ class HepMCGenerator:
     @property
     def num_available(self) -> int:
         """Events in the file."""
-        return len(self._file)
+        return len(self._file.spans)
 
     @cached_property
     def _decayer(self) -> Decayer:
@@ -57,7 +55,7 @@ class HepMCGenerator:
 
     def generate(self, start: int, count: int) -> GeneratedEvents:
         """Events number `start` to `start + count - 1`, fewer at the end of the file."""
-        numbers = np.arange(start, max(start, min(start + count, len(self._file))), dtype=np.int64)
+        numbers = np.arange(start, max(start, min(start + count, self.num_available)), dtype=np.int64)
         events = [self._event(int(number)) for number in numbers]
         counts = np.array([len(event["pdg"]) for event in events], dtype=np.int64)
         columns = {key: np.concatenate([event[key] for event in events] or [np.zeros(0)]) for key in COLUMNS}
@@ -69,8 +67,8 @@ class HepMCGenerator:
         return {
             "kind": "hepmc",
             "file": self._file.path.name,
-            "sha256": self._file.sha256(),
-            "events": len(self._file),
+            "sha256": describe_input(self._file.path)["sha256"],
+            "events": self.num_available,
             "seed": self._seed,
             "pyhepmc": version("pyhepmc"),
             "pythia8mc": version("pythia8mc"),
@@ -78,7 +76,7 @@ class HepMCGenerator:
 
     def _event(self, number: int) -> Columns:
         where = f"{self._file.path}: event {number}"
-        particles, settled = final_state(_History.of(self._file.read(number)), self._cylinder, where)
+        particles, settled = final_state(_history(self._file.read(number)), self._cylinder, where)
         decayer = self._decayer
         try:
             return decayer.decay(particles, settled, ("hepmc", self._seed, number))
@@ -86,8 +84,7 @@ class HepMCGenerator:
             raise InputFileError(f"{where}: {error}") from None
 
 
-@dataclass(frozen=True)
-class _History:
+class _History(NamedTuple):
     """All particles of an event, and the vertices they begin and end at; vertex 0 stands for "none"."""
 
     pdg: npt.NDArray[np.int32]
@@ -97,25 +94,25 @@ class _History:
     died: npt.NDArray[np.int64]
     places: npt.NDArray[np.float64]  # x, y, z, ct of every vertex (mm), of the event itself for vertex 0
 
-    @classmethod
-    def of(cls, event: Any) -> _History:
-        """Take a `pyhepmc.GenEvent` apart."""
-        from pyhepmc import GenEventData, Units
 
-        event.set_units(Units.GEV, Units.MM)
-        particles, vertices, data = event.numpy.particles, event.numpy.vertices, GenEventData()
-        event.write_data(data)
-        # A link goes from a particle (above 0) to the vertex where it ends (below 0), or from a vertex to a new particle.
-        source, target = np.asarray(data.links1, dtype=np.int64), np.asarray(data.links2, dtype=np.int64)
-        born, died = np.zeros((2, len(particles.pid)), dtype=np.int64)
-        born[target[target > 0] - 1] = -source[target > 0]
-        died[source[source > 0] - 1] = -target[source > 0]
-        places = np.empty((len(vertices.id) + 1, 4))
-        places[0] = tuple(event.event_pos())
-        # A vertex without a position of its own answers with that of its ancestors. The vertices come in no order.
-        places[-vertices.id] = np.stack([vertices.x, vertices.y, vertices.z, vertices.t], axis=1)
-        momentum = np.stack([particles.px, particles.py, particles.pz, particles.e])
-        return cls(particles.pid, particles.status, momentum, born, died, places)
+def _history(event: Any) -> _History:
+    """Take a `pyhepmc.GenEvent` apart."""
+    from pyhepmc import GenEventData, Units
+
+    event.set_units(Units.GEV, Units.MM)
+    particles, vertices, data = event.numpy.particles, event.numpy.vertices, GenEventData()
+    event.write_data(data)
+    # A link goes from a particle (above 0) to the vertex where it ends (below 0), or from a vertex to a new particle.
+    source, target = np.asarray(data.links1, dtype=np.int64), np.asarray(data.links2, dtype=np.int64)
+    born, died = np.zeros((2, len(particles.pid)), dtype=np.int64)
+    born[target[target > 0] - 1] = -source[target > 0]
+    died[source[source > 0] - 1] = -target[source > 0]
+    places = np.empty((len(vertices.id) + 1, 4))
+    places[0] = tuple(event.event_pos())
+    # A vertex without a position of its own answers with that of its ancestors. The vertices come in no order.
+    places[-vertices.id] = np.stack([vertices.x, vertices.y, vertices.z, vertices.t], axis=1)
+    momentum = np.stack([particles.px, particles.py, particles.pz, particles.e])
+    return _History(particles.pid, particles.status, momentum, born, died, places)
 
 
 def final_state(history: _History, cylinder: Cylinder, where: str) -> tuple[Columns, npt.NDArray[np.bool_]]:
@@ -140,11 +137,19 @@ def final_state(history: _History, cylinder: Cylinder, where: str) -> tuple[Colu
 
 def _beyond_generator(history: _History, cylinder: Cylinder) -> npt.NDArray[np.bool_]:
     """Vertices that are the detector's to make: outside the cylinder, the end of a long-lived particle, or after such."""
-    born, died, places = history.born, history.died, history.places
-    beyond = ~cylinder.contains(places[:, 0], places[:, 1], places[:, 2])
+    pdg, status, born, died = history.pdg, history.status, history.born, history.died
+    x, y, z, _ = history.places.T
+    radius, half_length = cylinder
+    beyond: npt.NDArray[np.bool_] = ~((np.hypot(x, y) <= radius) & (np.abs(z) <= half_length))
     # A file may go on behind a final particle, with what a detector simulation made of it.
-    beyond[died[history.status == _FINAL]] = True
-    beyond |= _decays_of_long_lived(history)
+    beyond[died[status == _FINAL]] = True
+    mother = np.zeros(len(beyond), dtype=np.int64)
+    mother[died[status == _DECAYED]] = pdg[status == _DECAYED]
+    # A particle that comes out again only changed its momentum.
+    changed = np.zeros(len(beyond), dtype=bool)
+    changed[born[pdg == mother[born]]] = True
+    is_decay = np.bincount(died, minlength=len(beyond)) == 1
+    beyond |= is_decay & np.isin(np.abs(mother), _LEFT_TO_DETECTOR) & ~changed
     beyond[0] = False
     before = 0
     while beyond.sum() > before:
@@ -152,19 +157,6 @@ def _beyond_generator(history: _History, cylinder: Cylinder) -> npt.NDArray[np.b
         beyond[died[beyond[born]]] = True
         beyond[0] = False
     return beyond
-
-
-def _decays_of_long_lived(history: _History) -> npt.NDArray[np.bool_]:
-    num_vertices = len(history.places)
-    decayed = history.status == _DECAYED
-    mother = np.zeros(num_vertices, dtype=np.int64)
-    mother[history.died[decayed]] = history.pdg[decayed]
-    # A particle that comes out again only changed its momentum.
-    comes_out_again = np.zeros(num_vertices, dtype=bool)
-    comes_out_again[history.born[history.pdg == mother[history.born]]] = True
-    is_decay = np.bincount(history.died, minlength=num_vertices) == 1
-    decays: npt.NDArray[np.bool_] = is_decay & np.isin(np.abs(mother), _LEFT_TO_DETECTOR) & ~comes_out_again
-    return decays
 
 
 _CHUNK = 1 << 22
@@ -188,21 +180,12 @@ class HepMCFile:
         self._stream: BinaryIO | None = None
         self._place = 0  # in the decompressed file
 
-    def __len__(self) -> int:
-        return len(self._spans)
-
-    def sha256(self) -> str:
-        """Hash of the file as it lies on disk."""
-        with self.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-
     def read(self, number: int) -> Any:
         """Event `number` as a `pyhepmc.GenEvent`."""
         from pyhepmc.io import ReaderAscii, pyiostream
 
-        header = self._header
-        first, last = (int(offset) for offset in self._spans[number])
-        text = self._bytes(first, last)
+        first, last = self.spans[number].tolist()
+        header, text = self._header, self._bytes(first, last)
         event = None
         if _is_whole(text):
             with _quiet_hepmc():
@@ -210,6 +193,32 @@ class HepMCFile:
         if event is None:
             raise InputFileError(f"{self.path}: event {number} is damaged and cannot be read; {_FETCH_AGAIN}")
         return event
+
+    @cached_property
+    def _header(self) -> bytes:
+        return self._bytes(0, int(self.spans[0, 0]))
+
+    @cached_property
+    def spans(self) -> npt.NDArray[np.int64]:
+        """First byte of every event and the byte after its last, in the decompressed file."""
+        beginning = self._bytes(0, 4096)
+        if _START not in beginning:
+            what = "is not a HepMC3 ASCII file" if beginning else "is empty, or nothing in it can be unpacked"
+            raise InputFileError(f"{self.path}: {what}; give one with 'HepMC::Asciiv3' in its first lines")
+        spans, begin, place, last = [], -1, 0, b""
+        with self._reading_errors(), _open(self.path) as stream:
+            for line in stream:
+                if line.startswith((b"E ", b"HepMC::")):
+                    if begin >= 0:
+                        spans.append((begin, place))
+                    begin = place if line.startswith(b"E ") else -1
+                    last = line
+                place += len(line)
+        if not last.startswith(_END):
+            raise InputFileError(f"{self.path}: is truncated, its last line is missing; {_FETCH_AGAIN}")
+        if not spans:
+            raise InputFileError(f"{self.path}: holds no events; check how the file was made")
+        return np.array(spans, dtype=np.int64)
 
     def _bytes(self, first: int, last: int) -> bytes:
         with self._reading_errors():
@@ -223,26 +232,6 @@ class HepMCFile:
             text = self._stream.read(last - first)
             self._place += len(text)
             return text
-
-    @cached_property
-    def _header(self) -> bytes:
-        return self._bytes(0, int(self._spans[0, 0]))
-
-    @cached_property
-    def _spans(self) -> npt.NDArray[np.int64]:
-        """First byte of every event and the byte after its last, in the decompressed file."""
-        beginning = self._bytes(0, 4096)
-        if _START not in beginning:
-            what = "is not a HepMC3 ASCII file" if beginning else "is empty, or nothing in it can be unpacked"
-            raise InputFileError(f"{self.path}: {what}; give one with 'HepMC::Asciiv3' in its first lines")
-        with self._reading_errors(), _open(self.path) as stream:
-            marks = list(_line_marks(stream))
-        if marks[-1][1] != _END:
-            raise InputFileError(f"{self.path}: is truncated, its last line is missing; {_FETCH_AGAIN}")
-        spans = [(begin, end) for (begin, mark), (end, _) in pairwise(marks) if mark == b"E "]
-        if not spans:
-            raise InputFileError(f"{self.path}: holds no events; check how the file was made")
-        return np.array(spans, dtype=np.int64)
 
     @contextmanager
     def _reading_errors(self) -> Iterator[None]:
@@ -270,28 +259,8 @@ def _open(path: Path) -> BinaryIO:
     if magic == b"\x28\xb5\x2f\xfd":
         import pyarrow
 
-        return cast(BinaryIO, pyarrow.input_stream(path, compression="zstd"))
+        return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(path, compression="zstd"), _CHUNK))
     return path.open("rb")
-
-
-def _line_marks(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Where events start and listings start and end: offset of the line, and how it begins."""
-    # A line break in front makes every line follow one: the break before a line has the offset of the line.
-    offset, rest = 0, b"\n"
-    while rest:
-        chunk = stream.read(_CHUNK)
-        text = rest + chunk
-        cut = text.rfind(b"\n") if chunk else len(text)
-        found = [(at, mark) for mark in (b"E ", _START, _END) for at in _find_all(text[:cut], b"\n" + mark)]
-        yield from ((offset + at, mark) for at, mark in sorted(found))
-        offset, rest = offset + cut, text[cut:]
-
-
-def _find_all(text: bytes, pattern: bytes) -> Iterator[int]:
-    position = text.find(pattern)
-    while position >= 0:
-        yield position
-        position = text.find(pattern, position + 1)
 
 
 def _is_whole(text: bytes) -> bool:

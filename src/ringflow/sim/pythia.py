@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from ringflow.base.errors import FailureError
 from ringflow.event.particles import SPEED_OF_LIGHT
-from ringflow.sim.generator import Collision, GeneratedEvents, Overlay, event_key, sample
+from ringflow.sim.generator import Collision, GeneratedEvents, event_key, sample
 
 #: How often an event that Pythia gave up is tried again, every time with other random numbers.
 ATTEMPTS = 20
@@ -32,24 +31,13 @@ _BATCH = 100  # events in memory with their whole history, 0.1 MB each
 _SEEDS = 900_000_000
 _SHIFTS = 16_777_213  # of the 24-bit arithmetic sequence inside Pythia's generator
 
+#: Radius and half length (mm) within which decays belong to the generator: what would decay outside reaches the detector whole.
+Cylinder = tuple[float, float]
 #: What identifies an event to the seeding.
 EventName = tuple[str | int, ...]
 #: Columns of the particles of some events, flat over the events; named and measured as in `GeneratedEvents`.
 Columns = dict[str, npt.NDArray[Any]]
 COLUMNS = ("pdg", "px", "py", "pz", "energy", "x", "y", "z", "time")
-
-
-@dataclass(frozen=True)
-class Cylinder:
-    """Where decays belong to the generator (mm): what would decay outside reaches the detector whole."""
-
-    radius: float
-    half_length: float
-
-    def contains(self, x: npt.NDArray[Any], y: npt.NDArray[Any], z: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which points are inside."""
-        inside: npt.NDArray[np.bool_] = (np.hypot(x, y) <= self.radius) & (np.abs(z) <= self.half_length)
-        return inside
 
 
 class PythiaGenerator:
@@ -58,75 +46,62 @@ class PythiaGenerator:
     num_available = None
 
     def __init__(self, name: str, collision: Collision, seed: int, cylinder: Cylinder) -> None:
-        self._name = name
-        self._definition = collision
-        self._seed = seed
-        self._cylinder = cylinder
-
-    @cached_property
-    def _collision(self) -> PythiaSource:
-        return PythiaSource(self._definition, self._cylinder)
-
-    @cached_property
-    def _overlaid(self) -> PythiaSource:
-        assert self._definition.overlay is not None
-        return PythiaSource(_overlaid_definition(self._definition.overlay), self._cylinder)
+        self._name, self._seed, self._overlay = name, seed, collision.overlay
+        self._collision = PythiaSource(collision, cylinder)
+        if self._overlay is not None:
+            overlaid = sample(self._overlay.sample)
+            assert isinstance(overlaid, Collision), f"overlay of {self._overlay.sample}, which is not a collision"
+            self._overlaid = PythiaSource(overlaid, cylinder)
 
     def generate(self, start: int, count: int) -> GeneratedEvents:
         """Events number `start` to `start + count - 1`."""
-        numbers = np.arange(start, start + count, dtype=np.int64)
-        # One line per interaction: the event it belongs to (row) and its number within it, 0 for the collision.
-        extra = [self._num_overlaid(number) for number in numbers.tolist()]
-        rows = [*range(count), *(row for row, k in enumerate(extra) for _ in range(k))]
-        interactions = [*(0 for _ in range(count)), *(1 + i for k in extra for i in range(k))]
-        names: list[EventName] = [
-            (self._name, self._seed, start + row, interaction)
-            for row, interaction in zip(rows, interactions, strict=True)
-        ]
-        counts, columns = self._collision.events(names[:count])
-        if len(names) > count:
+        numbers = range(start, start + count)
+        names: list[EventName] = [(self._name, self._seed, number, 0) for number in numbers]
+        counts, columns = self._collision.events(names)
+        if self._overlay is not None:
+            for number in numbers:
+                key = event_key(self._name, self._seed, number, "overlay")
+                extra = int(np.random.Generator(np.random.PCG64(key)).poisson(self._overlay.mean))
+                names += [(self._name, self._seed, number, 1 + interaction) for interaction in range(extra)]
             extra_counts, extra_columns = self._overlaid.events(names[count:])
             counts = np.concatenate([counts, extra_counts])
             columns = {key: np.concatenate([values, extra_columns[key]]) for key, values in columns.items()}
-        row = np.repeat(np.array(rows, dtype=np.int64), counts)
+        row = np.repeat(np.array([name[2] for name in names], dtype=np.int64) - start, counts)
         order = np.argsort(row, kind="stable")
         return GeneratedEvents(
-            event_number=numbers,
+            event_number=np.arange(start, start + count, dtype=np.int64),
             counts=np.bincount(row, minlength=count).astype(np.int64),
-            interaction=np.repeat(np.array(interactions, dtype=np.int16), counts)[order],
+            interaction=np.repeat(np.array([name[3] for name in names], dtype=np.int16), counts)[order],
             **{key: values[order] for key, values in columns.items()},
         )
 
     def describe(self) -> Mapping[str, object]:
         """Name, seed, Pythia's version and the settings it was given."""
-        overlay = self._definition.overlay
         described: dict[str, object] = {
             "kind": "pythia",
             "sample": self._name,
             "seed": self._seed,
             "pythia8mc": version("pythia8mc"),
-            "settings": list(settings_lines(self._definition, self._cylinder)),
+            "settings": self._collision.settings,
         }
-        if overlay is not None:
-            lines = settings_lines(_overlaid_definition(overlay), self._cylinder)
-            described["overlay"] = {**overlay.model_dump(mode="json"), "settings": list(lines)}
+        if self._overlay is not None:
+            settings = self._overlaid.settings
+            described["overlay"] = {**self._overlay.model_dump(mode="json"), "settings": settings}
         return described
-
-    def _num_overlaid(self, number: int) -> int:
-        if self._definition.overlay is None:
-            return 0
-        key = event_key(self._name, self._seed, number, "overlay")
-        return int(np.random.Generator(np.random.PCG64(key)).poisson(self._definition.overlay.mean))
 
 
 class PythiaSource:
-    """One running Pythia that makes the event of a given name."""
+    """One Pythia, started when it is first needed, that makes the event of a given name."""
 
     def __init__(self, collision: Collision, cylinder: Cylinder) -> None:
+        self.settings = [*_common_lines(cylinder), f"Beams:eCM = {collision.cm_energy!r}", *collision.pythia]
+        self._names: Iterator[EventName] = iter(())
+
+    @cached_property
+    def _pythia(self) -> Any:
         import pythia8mc
 
         source = self
-        self._names: Iterator[EventName] = iter(())
 
         class Reseed(pythia8mc.UserHooks):  # type: ignore[misc]
             """Called by Pythia at the start of every event: seeding inside a batch keeps the batch fast."""
@@ -135,7 +110,7 @@ class PythiaSource:
                 reseed(source._pythia, event_key(*next(source._names)))
 
         self._hook = Reseed()  # Pythia does not keep it alive
-        self._pythia = start_pythia(settings_lines(collision, cylinder), self._hook)
+        return start_pythia(self.settings, self._hook)
 
     def events(self, names: Sequence[EventName]) -> tuple[npt.NDArray[np.int64], Columns]:
         """Particles per event, and their columns flat over the events in the order of the names."""
@@ -143,7 +118,7 @@ class PythiaSource:
         if not pieces:
             return np.zeros(0, dtype=np.int64), {key: np.zeros(0) for key in COLUMNS} | {"pdg": np.zeros(0, np.int32)}
         counts = np.concatenate([piece[0] for piece in pieces])
-        return counts, {key: np.concatenate([piece[1][key] for piece in pieces]) for key in pieces[0][1]}
+        return counts, {key: np.concatenate([piece[1][key] for piece in pieces]) for key in COLUMNS}
 
     def _batch(self, names: Sequence[EventName]) -> tuple[npt.NDArray[np.int64], Columns]:
         import awkward as ak
@@ -165,12 +140,12 @@ class PythiaSource:
             event = "/".join(map(str, names[int(missing[0])]))
             raise FailureError(f"Pythia failed {ATTEMPTS} times to make event {event}; use another seed")
         particles = made[0] if len(made) == 1 else ak.concatenate(made)[np.argsort(np.concatenate(made_rows))]
-        return ak.to_numpy(ak.num(particles)).astype(np.int64), _columns_of(ak.flatten(particles))
-
-
-def settings_lines(collision: Collision, cylinder: Cylinder) -> tuple[str, ...]:
-    """Every setting Pythia is given for a collision."""
-    return (*_common_lines(cylinder), f"Beams:eCM = {collision.cm_energy!r}", *collision.pythia)
+        flat = ak.flatten(particles)
+        momentum = [ak.to_numpy(flat.p[key]) for key in ("px", "py", "pz", "e")]
+        # Pythia leaves out a vertex at the origin.
+        x, y, z, ct = (ak.to_numpy(ak.fill_none(flat.vProd[key], 0.0)) for key in ("px", "py", "pz", "e"))
+        columns = (ak.to_numpy(flat.id).astype(np.int32), *momentum, x, y, z, ct / SPEED_OF_LIGHT)
+        return ak.to_numpy(ak.num(particles)).astype(np.int64), dict(zip(COLUMNS, columns, strict=True))
 
 
 def start_pythia(lines: Sequence[str], hook: object = None) -> Any:
@@ -204,25 +179,9 @@ def reseed(pythia: Any, key: int) -> None:
     pythia.rndm.setState(state)
 
 
-def _common_lines(cylinder: Cylinder) -> tuple[str, ...]:
-    size = f"ParticleDecays:xyMax = {cylinder.radius!r}", f"ParticleDecays:zMax = {cylinder.half_length!r}"
-    return (*_BASE_LINES, *size)
-
-
-def _overlaid_definition(overlay: Overlay) -> Collision:
-    definition = sample(overlay.sample)
-    assert isinstance(definition, Collision), f"overlay of {overlay.sample}, which is not a collision"
-    return definition
-
-
-def _columns_of(particles: Any) -> Columns:
-    """Columns of `GeneratedEvents` from Pythia's particles; Pythia leaves out a vertex at the origin."""
-    import awkward as ak
-
-    momentum = [ak.to_numpy(particles.p[key]) for key in ("px", "py", "pz", "e")]
-    x, y, z, ct = (ak.to_numpy(ak.fill_none(particles.vProd[key], 0.0)) for key in ("px", "py", "pz", "e"))
-    pdg = ak.to_numpy(particles.id).astype(np.int32)
-    return dict(zip(COLUMNS, (pdg, *momentum, x, y, z, ct / SPEED_OF_LIGHT), strict=True))
+def _common_lines(cylinder: Cylinder) -> list[str]:
+    radius, half_length = cylinder
+    return [*_BASE_LINES, f"ParticleDecays:xyMax = {radius!r}", f"ParticleDecays:zMax = {half_length!r}"]
 
 
 _TAU = 15
@@ -233,24 +192,21 @@ class Decayer:
     """Lets Pythia decay what has less than about a metre to live, inside the cylinder; pi, K+-, K0L, mu and n stay."""
 
     def __init__(self, cylinder: Cylinder) -> None:
-        self._pythia = start_pythia((*_common_lines(cylinder), "ProcessLevel:all = off"))
-        self._short_lived: dict[int, bool] = {}
+        self._pythia = start_pythia([*_common_lines(cylinder), "ProcessLevel:all = off"])
 
     def is_short_lived(self, pdg: int) -> bool:
         """Whether Pythia would decay it; what is neither hadron nor tau, or not known to Pythia, is left alone."""
-        if pdg not in self._short_lived:
-            table = self._pythia.particleData
-            decays = table.isParticle(pdg) and (table.isHadron(pdg) or abs(pdg) == _TAU)
-            self._short_lived[pdg] = bool(decays and table.canDecay(pdg) and table.mayDecay(pdg))
-        return self._short_lived[pdg]
+        table = self._pythia.particleData
+        decays = table.isParticle(pdg) and (table.isHadron(pdg) or abs(pdg) == _TAU)
+        return bool(decays and table.canDecay(pdg) and table.mayDecay(pdg))
 
     def decay(self, particles: Columns, settled: npt.NDArray[np.bool_], name: EventName) -> Columns:
         """The particles of one event with the short-lived ones replaced by their products, which follow at the end.
 
         A settled particle is known to leave the cylinder: it had its chance and is not decayed again.
         """
-        short_lived = np.array([self.is_short_lived(pdg) for pdg in particles["pdg"].tolist()], dtype=bool)
-        decaying = short_lived & ~settled
+        kinds = np.unique(particles["pdg"]).tolist()
+        decaying = np.isin(particles["pdg"], [pdg for pdg in kinds if self.is_short_lived(pdg)]) & ~settled
         if not decaying.any():
             return particles
         for attempt in range(ATTEMPTS):
@@ -261,8 +217,16 @@ class Decayer:
         else:
             kinds = sorted(set(particles["pdg"][decaying].tolist()))
             raise FailureError(f"Pythia failed {ATTEMPTS} times to decay PDG {kinds}; check energies and momenta")
-        products = _final_state(self._pythia.event)
-        return {key: np.concatenate([values[~decaying], products[key]]) for key, values in particles.items()}
+        rows = [
+            (p.id(), p.px(), p.py(), p.pz(), p.e(), p.xProd(), p.yProd(), p.zProd(), p.tProd() / SPEED_OF_LIGHT)
+            for p in self._pythia.event
+            if p.isFinal()
+        ]
+        products = np.array(rows).reshape(-1, len(COLUMNS)).T
+        return {
+            key: np.concatenate([particles[key][~decaying], made.astype(np.int32) if key == "pdg" else made])
+            for key, made in zip(COLUMNS, products, strict=True)
+        }
 
     def _fill(self, particles: Columns) -> None:
         event, rndm, table = self._pythia.event, self._pythia.rndm, self._pythia.particleData
@@ -284,13 +248,3 @@ class Decayer:
         if abs(energy - known_energy) <= 1e-3 * known_energy:
             return known_mass, known_energy
         raise FailureError(f"PDG {pdg} has a mass of {mass:.3g} GeV, not {known_mass:.3g}; check energies and momenta")
-
-
-def _final_state(event: Any) -> Columns:
-    rows = [
-        (p.id(), p.px(), p.py(), p.pz(), p.e(), p.xProd(), p.yProd(), p.zProd(), p.tProd() / SPEED_OF_LIGHT)
-        for p in event
-        if p.isFinal()
-    ]
-    columns: Columns = dict(zip(COLUMNS, np.array(rows).reshape(-1, len(COLUMNS)).T, strict=True))
-    return {**columns, "pdg": columns["pdg"].astype(np.int32)}

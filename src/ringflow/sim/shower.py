@@ -15,54 +15,41 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT
-from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, orthogonal_frame
-from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry, ShowerModel
+from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, orthogonal_frame, tilted
+from ringflow.sim.geometry import DetectorGeometry, ShowerModel
 from ringflow.sim.tracker import BARREL_FACE
 
 #: Quantities that can be converted into each other.
 MILLIMETRES, RADIATION, INTERACTION, LOSS = range(4)
-_QUANTITIES = 4
+
+_PER_LAYER = ("x0_per_layer", "lambda_per_layer", "loss_per_layer")
+Slab = tuple[float, float, tuple[float, ...], int]
 
 #: Air is given a trace of material, so that every quantity grows strictly with depth and can be inverted.
 _AIR = 1e-7
 
-_SENSITIVE = {"ecal": 0, "hcal": 1, "yoke": 2}
 _DEAD = 3
 #: Steps of the even tables that stand for the exact breakpoints: an index instead of a search, exact but at the kinks.
 _STEPS = 8192
 
 
-@dataclass(frozen=True)
 class DepthTable:
-    """Depth tables of the three faces, even in each quantity."""
+    """Depth tables of three faces (barrel, endcap, hadronic endcap alone), even in each quantity."""
 
-    breakpoints: Tensor  # [quantity, face, breakpoint]
-    calorimeter: Tensor  # [face, slab]: 0 ECAL, 1 HCAL, 2 yoke, 3 nothing sensitive
-    even: Tensor  # [source quantity, target quantity, face * step]
-    per_unit: tuple[float, ...]  # steps per unit of each quantity
-    end: tuple[float, ...]  # largest value of each quantity
-
-    @classmethod
-    def of(cls, geometry: DetectorGeometry, device: torch.device) -> DepthTable:
-        """Tables for the barrel face, the endcap face and the face of the hadronic endcap alone."""
-        ecal, hcal, coil, yoke = geometry.ecal, geometry.hcal, geometry.coil, geometry.yoke
+    def __init__(self, geometry: DetectorGeometry, device: torch.device) -> None:
+        parts, coil = (geometry.ecal, geometry.hcal, geometry.yoke), geometry.coil
+        barrel, endcap = [], []
+        for kind, part in enumerate(parts):
+            material = tuple(part.layers * getattr(part, name) for name in _PER_LAYER)
+            barrel.append((part.barrel.inner, part.depth, material, kind))
+            endcap.append((part.endcap.inner, part.depth, material, kind))
         material = (coil.radiation_lengths, coil.interaction_lengths, coil.loss)
-        barrel = [
-            (ecal.barrel.inner, ecal.depth, _material(ecal), "ecal"),
-            (hcal.barrel.inner, hcal.depth, _material(hcal), "hcal"),
-            (coil.barrel.inner, coil.barrel.outer - coil.barrel.inner, material, "coil"),
-            (yoke.barrel.inner, yoke.depth, _material(yoke), "yoke"),
-        ]
-        endcap = [
-            (part.endcap.inner, part.depth, _material(part), name)
-            for part, name in ((ecal, "ecal"), (hcal, "hcal"), (yoke, "yoke"))
-        ]
+        barrel.insert(2, (coil.barrel.inner, coil.barrel.outer - coil.barrel.inner, material, _DEAD))
         stacks = [_stack(barrel), _stack(endcap), _stack(endcap[1:])]
         longest = max(len(points) for points, _ in stacks)
         rows, kinds = [], []
@@ -72,23 +59,30 @@ class DepthTable:
             rows.append([*points, *padding])
             kinds.append([*calorimeters, *[_DEAD] * (longest + 1 - len(calorimeters))])
         breakpoints = np.array(rows, dtype=np.float64).transpose(2, 0, 1)
-        end = breakpoints.max(axis=(1, 2))
-        even = np.array([[_even(breakpoints, s, t, end[s]) for t in range(_QUANTITIES)] for s in range(_QUANTITIES)])
-        return cls(
-            torch.as_tensor(breakpoints, dtype=torch.float32, device=device),
-            torch.tensor(kinds, device=device),
-            torch.as_tensor(even.reshape(_QUANTITIES, _QUANTITIES, -1), dtype=torch.float32, device=device),
-            tuple(float((_STEPS - 1) / value) for value in end),
-            tuple(float(value) for value in end),
-        )
+        self.end: list[float] = breakpoints.max(axis=(1, 2)).tolist()  # largest value of each quantity
+        steps = [np.linspace(0.0, end, _STEPS) for end in self.end]
+        even = [
+            [
+                np.concatenate([np.interp(at, *face) for face in zip(known, wanted, strict=True)])
+                for wanted in breakpoints
+            ]
+            for at, known in zip(steps, breakpoints, strict=True)
+        ]
+        self.breakpoints = torch.as_tensor(breakpoints, dtype=torch.float32, device=device)  # [quantity, face, point]
+        self.calorimeter = torch.tensor(
+            kinds, device=device
+        )  # [face, slab]: 0 ECAL, 1 HCAL, 2 yoke, 3 nothing sensitive
+        # [source quantity, target quantity, face * step]
+        self._even: Tensor = torch.as_tensor(np.array(even), dtype=torch.float32, device=device)
+        self._per_unit: list[float] = [(_STEPS - 1) / end for end in self.end]
 
     def convert(self, value: Tensor, face: Tensor, source: int, target: int) -> Tensor:
         """Depth given as one quantity, read as another; beyond the end there is nothing, and the end is returned."""
-        place = (value * self.per_unit[source]).clamp(0.0, _STEPS - 1.001)
+        place = (value * self._per_unit[source]).clamp(0.0, _STEPS - 1.001)
         step = place.to(torch.int64)
         share = place - step
         low = face * _STEPS + step
-        table = self.even[source, target]
+        table = self._even[source, target]
         below = table.index_select(0, low)
         return below + share * (table.index_select(0, low + 1) - below)
 
@@ -98,36 +92,16 @@ class DepthTable:
         return self.calorimeter[face, slab.clamp(0, self.calorimeter.shape[1] - 1)]
 
 
-def _even(breakpoints: npt.NDArray[np.float64], source: int, target: int, end: float) -> npt.NDArray[np.float64]:
-    """The piecewise linear function of each face at even steps of the source quantity."""
-    at = np.linspace(0.0, end, _STEPS)
-    return np.array(
-        [np.interp(at, known, wanted) for known, wanted in zip(breakpoints[source], breakpoints[target], strict=True)]
-    )
-
-
-def _material(part: CalorimeterGeometry) -> tuple[float, float, float]:
-    return part.layers * part.x0_per_layer, part.layers * part.lambda_per_layer, part.layers * part.loss_per_layer
-
-
-Slab = tuple[float, float, tuple[float, float, float], str]
-
-
 def _stack(slabs: list[Slab]) -> tuple[list[tuple[float, ...]], list[int]]:
-    """Breakpoints (mm, X0, lambda, GeV) of slabs given as (start, thickness, material, name), and what lies between them."""
-    start = slabs[0][0]
+    """Breakpoints (mm, X0, lambda, GeV) of slabs given as (start, thickness, material, kind), and what lies between them."""
     points: list[tuple[float, ...]] = [(0.0, 0.0, 0.0, 0.0)]
     kinds: list[int] = []
-
-    def extend(thickness: float, material: tuple[float, float, float], name: str) -> None:
-        points.append(tuple(a + b + _AIR * thickness for a, b in zip(points[-1], (thickness, *material), strict=True)))
-        kinds.append(_SENSITIVE.get(name, _DEAD))
-
-    for inner, thickness, material, name in slabs:
-        gap = inner - start - points[-1][0]
-        if gap > 1e-3:
-            extend(gap, (0.0, 0.0, 0.0), "air")
-        extend(thickness, material, name)
+    for inner, thickness, material, kind in slabs:
+        gap = inner - slabs[0][0] - points[-1][0]
+        for size, amount, what in ((gap, (0.0, 0.0, 0.0), _DEAD), (thickness, material, kind)):
+            if size > 1e-3:
+                points.append(tuple(a + b + _AIR * size for a, b in zip(points[-1], (size, *amount), strict=True)))
+                kinds.append(what)
     return points, kinds
 
 
@@ -174,50 +148,28 @@ class SubShowers(ColumnTable):
     depth: Tensor  # of the start behind the face, mm
 
 
-@dataclass(frozen=True)
-class Ionisation(ColumnTable):
-    """Stretches along which a charged particle ionises, from the face to a length in space."""
-
-    arrival: Tensor
-    length: Tensor
-
-
 def arrive(entry: Flight, face: Tensor, species: SpeciesTable) -> Arrival:
     """Describe the particles at the face. Nucleons can leave their kinetic energy, antinucleons also annihilate."""
     kind = entry.species
     mass, energy = species.mass[kind], entry.energy(species)
     length = entry.momentum.clamp_min(1e-9)
-    direction = [component / length for component in (entry.px, entry.py, entry.pz)]
+    dx, dy, dz = (component / length for component in (entry.px, entry.py, entry.pz))
     radius = torch.hypot(entry.x, entry.y).clamp_min(1e-9)
-    radial = (entry.x * direction[0] + entry.y * direction[1]) / radius
-    cosine = torch.where(face == BARREL_FACE, radial, direction[2].abs()).clamp_min(_GRAZING)
-
-    single = {
-        "x": entry.x,
-        "y": entry.y,
-        "z": entry.z,
-        "time": entry.time,
-        "dx": direction[0],
-        "dy": direction[1],
-        "dz": direction[2],
-        "cosine": cosine,
-        "energy": energy - mass * species.baryon[kind],
-        "kinetic": energy - mass,
-    }
-    return Arrival(
-        particle=entry.particle,
-        face=face,
-        **{name: value.to(torch.float32) for name, value in single.items()},
-        is_em=species.is_photon[kind] | species.is_electron[kind],
-        is_muon=species.is_muon[kind],
-        is_charged=species.charge[kind] != 0,
-    )
+    radial = (entry.x * dx + entry.y * dy) / radius
+    cosine = torch.where(face == BARREL_FACE, radial, dz.abs()).clamp_min(_GRAZING)
+    available = energy - mass * species.baryon[kind]
+    numbers = (entry.x, entry.y, entry.z, entry.time, dx, dy, dz, cosine, available, energy - mass)
+    flags = (species.is_photon[kind] | species.is_electron[kind], species.is_muon[kind], species.charge[kind] != 0)
+    return Arrival(*[entry.particle, face, *(values.to(torch.float32) for values in numbers), *flags])
 
 
 def develop(
-    arrival: Arrival, helix: Helix, table: DepthTable, geometry: DetectorGeometry, draw: Draw
-) -> tuple[SubShowers, Ionisation]:
-    """Start every shower: electromagnetic ones at the face, hadronic ones after an interaction length or so."""
+    arrival: Arrival, helix: Helix, table: DepthTable, model: ShowerModel, draw: Draw
+) -> tuple[SubShowers, Tensor, Tensor]:
+    """Start every shower: electromagnetic ones at the face, hadronic ones after an interaction length or so.
+
+    Returns with them the charged arrivals that ionise, and for what length in space behind the face.
+    """
     electromagnetic = torch.nonzero(arrival.is_em).squeeze(1)
     tracks_or_hadrons = torch.nonzero(~arrival.is_em).squeeze(1)
     others = arrival.take(tracks_or_hadrons)
@@ -235,39 +187,29 @@ def develop(
     remaining = others.energy - torch.where(others.is_charged, lost, 0.0)
     showers = ~others.is_muon & ~stops & (remaining > _SOFTEST_SHOWER) & (end < deepest - 2.0)
 
-    stretches = Ionisation(tracks_or_hadrons[others.is_charged], length[others.is_charged])
-
     rows = tracks_or_hadrons[showers]
     curved = helix.take(rows)
     path = length[showers] / curved.length(torch.ones_like(curved.x))
     start = [value.to(torch.float32) for value in (*curved.position(path), *curved.direction(path))]
-    hadronic = _split_hadronic(
-        rows, remaining[showers], start, end[showers], others.take(showers), table, geometry.shower, draw
-    )
-    return SubShowers.join([_electromagnetic(arrival, electromagnetic, geometry.shower, draw), hadronic]), stretches
+    begins = SubShowers(*[rows, arrival.is_em[rows], remaining[showers], *start, end[showers]])
+    hadronic = _split_hadronic(begins, others.take(showers), table, model, draw)
 
-
-def _electromagnetic(arrival: Arrival, rows: Tensor, model: ShowerModel, draw: Draw) -> SubShowers:
-    at = arrival.take(rows)
+    at = arrival.take(electromagnetic)
     energy = at.energy * (1.0 + model.em_constant_term * draw.normal(at.energy)).clamp_min(0.0)
-    is_em, depth = torch.ones_like(rows, dtype=torch.bool), torch.zeros_like(energy)
-    return SubShowers(rows, is_em, energy, at.x, at.y, at.z, at.dx, at.dy, at.dz, depth)
+    at_face = torch.zeros_like(energy)
+    direct = SubShowers(electromagnetic, at.is_em, energy, at.x, at.y, at.z, at.dx, at.dy, at.dz, at_face)
+    charged = others.is_charged
+    return SubShowers.join([direct, hadronic]), tracks_or_hadrons[charged], length[charged]
 
 
 def _split_hadronic(
-    rows: Tensor,
-    energy: Tensor,
-    start: list[Tensor],
-    depth: Tensor,
-    arrival: Arrival,
-    table: DepthTable,
-    model: ShowerModel,
-    draw: Draw,
+    showers: SubShowers, arrival: Arrival, table: DepthTable, model: ShowerModel, draw: Draw
 ) -> SubShowers:
-    """Sub-showers of hadronic showers that start at `start` (position and direction)."""
+    """Sub-showers of whole hadronic showers."""
+    energy = showers.energy
     mean = model.subshower_base + model.subshower_log * torch.log1p(energy)
     count = (1.0 + draw.poisson(mean - 1.0)).clamp_max(_MOST_SUBSHOWERS).to(torch.int64)
-    of = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), count)
+    of = torch.repeat_interleave(torch.arange(len(energy), device=energy.device), count)
     weight = draw.exponential(energy[of])
     total = torch.zeros_like(energy).index_add_(0, of, weight)
     share = energy[of] * weight / total[of]
@@ -281,19 +223,14 @@ def _split_hadronic(
     visible = share * intrinsic * torch.where(is_em, 1.0, model.hadronic_response)
 
     later = draw.exponential(share) * model.late_start_length * (draw.uniform(share) < model.late_start_fraction)
-    cosine, face = arrival.cosine[of], arrival.face[of]
-    begin = table.convert(
-        table.convert(depth[of], face, MILLIMETRES, INTERACTION) + later * cosine, face, INTERACTION, MILLIMETRES
-    )
-    travel = (begin - depth[of]) / cosine
-    x, y, z, dx, dy, dz = (value[of] for value in start)
+    whole, cosine, face = showers.take(of), arrival.cosine[of], arrival.face[of]
+    before = table.convert(whole.depth, face, MILLIMETRES, INTERACTION)
+    begin = table.convert(before + later * cosine, face, INTERACTION, MILLIMETRES)
+    travel = (begin - whole.depth) / cosine
     angle = (draw.exponential(share) * model.transverse_kick / share.clamp_min(0.05)).clamp_max(0.8)
-    azimuth = 2.0 * torch.pi * draw.uniform(share)
-    first, second = orthogonal_frame(dx, dy, dz)
-    u, v, w = torch.sin(angle) * torch.cos(azimuth), torch.sin(angle) * torch.sin(azimuth), torch.cos(angle)
-    ax, ay, az = (w * a + u * b + v * c for a, b, c in zip((dx, dy, dz), first, second, strict=True))
-    at = (x + travel * ax, y + travel * ay, z + travel * az)
-    return SubShowers(rows[of], is_em, visible, *at, ax, ay, az, begin)
+    dx, dy, dz = tilted((whole.dx, whole.dy, whole.dz), angle, draw)
+    at = (whole.x + travel * dx, whole.y + travel * dy, whole.z + travel * dz)
+    return SubShowers(whole.arrival, is_em, visible, *at, dx, dy, dz, begin)
 
 
 def em_profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
@@ -423,34 +360,33 @@ def _em_scale(tau: Tensor, log_e: Tensor, z: float, draw: Draw) -> Tensor:
 
 
 def sample_ionisation(
-    stretch: Ionisation, arrival: Arrival, helix: Helix, table: DepthTable, geometry: DetectorGeometry, draw: Draw
+    row: Tensor,
+    length: Tensor,
+    arrival: Arrival,
+    helix: Helix,
+    table: DepthTable,
+    geometry: DetectorGeometry,
+    draw: Draw,
 ) -> Spots:
-    """Minimum-ionising spots along helices, one per layer crossed."""
-    at = arrival.take(stretch.arrival)
-    of, start, step = _layers_crossed(stretch, at, table, geometry)
+    """Minimum-ionising spots along the helices of some arrivals, for a length each, one per layer crossed."""
+    at = arrival.take(row)
+    rows, starts, steps = [], [], []
+    for kind, part in enumerate((geometry.ecal, geometry.hcal, geometry.yoke)):
+        slabs = table.calorimeter == kind
+        front = (slabs * table.breakpoints[MILLIMETRES]).sum(1)[at.face] / at.cosine
+        crossing = torch.nonzero(slabs.any(1)[at.face] & (length > front)).squeeze(1)
+        layer = torch.arange(part.layers, device=front.device, dtype=torch.float32).repeat(len(crossing))
+        rows.append(crossing.repeat_interleave(part.layers))
+        steps.append((part.pitch / at.cosine)[rows[-1]])
+        starts.append(front[rows[-1]] + layer * steps[-1])
+    of, start, step = torch.cat(rows), torch.cat(starts), torch.cat(steps)
     travelled = start + draw.uniform(start) * step
-    inside = travelled < stretch.length[of]
+    inside = travelled < length[of]
     of, travelled = of[inside], travelled[inside]
-    path = helix.take(stretch.arrival[of])
+    path = helix.take(row[of])
     transverse = travelled / path.length(torch.ones_like(path.x))
     x, y, z = (value.to(torch.float32) for value in path.position(transverse))
     time = at.time[of] + travelled / SPEED_OF_LIGHT
     # A Moyal variate is close to the Landau straggling of a thin layer; mean one, most probable value 0.85.
     straggling = 0.85 - 0.118 * torch.log(draw.normal(travelled) ** 2 + 1e-12)
     return Spots(at.particle[of], x, y, z, time, -straggling.clamp(0.05, 10.0))
-
-
-def _layers_crossed(
-    stretch: Ionisation, at: Arrival, table: DepthTable, geometry: DetectorGeometry
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One row per layer each stretch may cross: the stretch, the length to the front of the layer, and its thickness (mm)."""
-    rows, starts, steps = [], [], []
-    for kind, part in enumerate((geometry.ecal, geometry.hcal, geometry.yoke)):
-        slabs = table.calorimeter == kind
-        front = (slabs * table.breakpoints[MILLIMETRES]).sum(1)[at.face] / at.cosine
-        of = torch.nonzero(slabs.any(1)[at.face] & (stretch.length > front)).squeeze(1)
-        layer = torch.arange(part.layers, device=front.device, dtype=torch.float32).repeat(len(of))
-        rows.append(of.repeat_interleave(part.layers))
-        steps.append((part.pitch / at.cosine)[rows[-1]])
-        starts.append(front[rows[-1]] + layer * steps[-1])
-    return torch.cat(rows), torch.cat(starts), torch.cat(steps)

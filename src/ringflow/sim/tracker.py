@@ -1,21 +1,22 @@
 """The tracker: follow every particle and what it turns into until the calorimeter, then measure the tracks.
 
 In the material photons convert, electrons radiate and hadrons interact. Energies are conserved; the recoil of the nucleus is
-left out.
+left out. Particles that live long decay in flight, by two- and three-body phase space; short-lived ones (K0S, hyperons, charm)
+are decayed by the generator.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ringflow.elements.tables import ColumnTable
-from ringflow.event.particles import SPEED_OF_LIGHT
-from ringflow.sim.decay import decay
-from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, daughters, orthogonal_frame
+from ringflow.event.particles import SPEED_OF_LIGHT, properties
+from ringflow.sim.flight import CHANNELS, NEUTRINO, Draw, Flight, Helix, SpeciesTable, Vector, born, tilted
 from ringflow.sim.geometry import TRACK_PARAMETERS, DetectorGeometry, ParameterResolution, TrackerGeometry
 
 #: How a flight can end.
@@ -33,15 +34,6 @@ _GRAZING = 0.05  # a crossing cannot be more grazing than this cosine
 
 
 @dataclass(frozen=True)
-class Crossings:
-    """Where helices cross the layers of the tracker, as [layer, particle]; path is infinite where they do not."""
-
-    path: Tensor
-    radiation_lengths: Tensor
-    hits: Tensor
-
-
-@dataclass(frozen=True)
 class Ends(ColumnTable):
     """How each flight ended: kind, transverse path to the end, calorimeter face (if any) and tracker hits on the way."""
 
@@ -51,8 +43,8 @@ class Ends(ColumnTable):
     num_hits: Tensor
 
 
-def cross_layers(helix: Helix, tracker: TrackerGeometry) -> Crossings:
-    """Crossings of barrel layers and disks."""
+def cross_layers(helix: Helix, tracker: TrackerGeometry) -> Vector:
+    """Crossings of barrel layers and disks, as [layer, particle]: path (infinite where there is none), X0 and hits."""
     double, device = helix.x.dtype, helix.x.device
     barrel = torch.tensor(tracker.barrel, dtype=double, device=device).T.unsqueeze(-1)
     disks = torch.tensor(tracker.disks, dtype=double, device=device).T.unsqueeze(-1)
@@ -75,7 +67,7 @@ def cross_layers(helix: Helix, tracker: TrackerGeometry) -> Crossings:
 
     cosine = torch.cat([cos_b, cos_d]).clamp_min(_GRAZING)
     thickness, hits = torch.cat([barrel[2], disks[3]]), torch.cat([barrel[3], disks[4]])
-    return Crossings(torch.cat([path_b, path_d]), thickness / cosine, hits)
+    return torch.cat([path_b, path_d]), thickness / cosine, hits
 
 
 def enter_calorimeter(helix: Helix, geometry: DetectorGeometry) -> tuple[Tensor, Tensor]:
@@ -105,14 +97,14 @@ def fly(
     """Let every particle fly to its end; in the last generation nothing interacts or decays any more."""
     kind_of = flight.species
     calorimeter, face = enter_calorimeter(helix, geometry)
-    crossings = cross_layers(helix, geometry.tracker)
+    crossing, radiation_lengths, hits = cross_layers(helix, geometry.tracker)
     charged = species.charge[kind_of] != 0
 
     rate = PAIR_PRODUCTION * species.is_photon + BREMSSTRAHLUNG * species.is_electron
     rate = rate + geometry.tracker.lambda_per_x0 * species.is_hadron
-    chance = -torch.expm1(-rate[kind_of] * crossings.radiation_lengths)
+    chance = -torch.expm1(-rate[kind_of] * radiation_lengths)
     happens = draw.uniform(chance) < chance
-    interaction = torch.where(happens, crossings.path, torch.inf).amin(0)
+    interaction = torch.where(happens, crossing, torch.inf).amin(0)
 
     pt = torch.hypot(flight.px, flight.py)
     mass = species.mass[kind_of].clamp_min(1e-9)
@@ -128,8 +120,8 @@ def fly(
     kind = torch.where(path.isfinite(), kind, LOST)
     # What never meets anything leaves along the beam; it is followed to the end plane so that its hits count.
     path = torch.where(path.isfinite(), path, helix.to_plane(geometry.hcal.endcap.inner * helix.tan_lambda.sign()))
-    crossed = (crossings.path <= path) & charged
-    num_hits = (crossings.hits * crossed).sum(0).to(torch.int64)
+    crossed = (crossing <= path) & charged
+    num_hits = (hits * crossed).sum(0).to(torch.int64)
     return Ends(kind, torch.where(path.isfinite(), path, 0.0), face, num_hits)
 
 
@@ -139,16 +131,15 @@ _MOST_PRODUCTS = 12
 _TRANSVERSE_KICK = 0.3  # GeV
 
 
+def _scaled(flight: Flight, share: Tensor) -> Vector:
+    return flight.px * share, flight.py * share, flight.pz * share
+
+
 def convert(photons: Flight, species: SpeciesTable, draw: Draw) -> Flight:
     """Photon to electron and positron, sharing the energy uniformly (the Bethe-Heitler spectrum is flat within 20 %)."""
     share = draw.uniform(photons.px)
-    rows = torch.arange(len(photons), device=draw.device)
-
-    def leg(pdg: int, part: Tensor) -> Flight:
-        momentum = (photons.px * part, photons.py * part, photons.pz * part)
-        return daughters(photons, rows, species.row(pdg), momentum)
-
-    return Flight.join([leg(11, share), leg(-11, 1.0 - share)])
+    legs = ((11, share), (-11, 1.0 - share))
+    return Flight.join([born(photons, species.row(pdg), _scaled(photons, part)) for pdg, part in legs])
 
 
 def radiate(electrons: Flight, species: SpeciesTable, draw: Draw) -> Flight:
@@ -157,12 +148,9 @@ def radiate(electrons: Flight, species: SpeciesTable, draw: Draw) -> Flight:
     # Emissions were sampled with the rate of 4/(3y), so the rest of the spectrum is an acceptance.
     accepted = draw.uniform(share) < 1.0 - share + 0.75 * share**2
     share = torch.where(accepted, share, 0.0)
-    rows = torch.arange(len(electrons), device=draw.device)
-    rest = 1.0 - share
-    slower = (electrons.px * rest, electrons.py * rest, electrons.pz * rest)
-    photon = (electrons.px * share, electrons.py * share, electrons.pz * share)
-    going_on = daughters(electrons, rows, electrons.species, slower, root=electrons.root)
-    return Flight.join([going_on, daughters(electrons, rows, species.row(22), photon).take(accepted)])
+    px, py, pz = _scaled(electrons, 1.0 - share)
+    photons = born(electrons, species.row(22), _scaled(electrons, share))
+    return Flight.join([replace(electrons, px=px, py=py, pz=pz), photons.take(accepted)])
 
 
 def break_up(hadrons: Flight, species: SpeciesTable, draw: Draw) -> Flight:
@@ -186,19 +174,98 @@ def break_up(hadrons: Flight, species: SpeciesTable, draw: Draw) -> Flight:
     momentum = torch.sqrt((product_energy**2 - mass**2).clamp_min(1e-6))
 
     angle = (draw.exponential(momentum) * _TRANSVERSE_KICK / momentum).clamp_max(1.2)
-    return daughters(hadrons, rows, kind, tilted(hadrons, rows, momentum, angle, draw))
+    at = hadrons.take(rows)
+    length = at.momentum.clamp_min(1e-9)
+    px, py, pz = (momentum * part for part in tilted((at.px / length, at.py / length, at.pz / length), angle, draw))
+    return born(at, kind, (px, py, pz))
 
 
-def tilted(parents: Flight, rows: Tensor, momentum: Tensor, angle: Tensor, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-    """Momenta at an angle to the parents' directions, at a random azimuth."""
-    length = parents.momentum.clamp_min(1e-9)
-    axis = tuple((component / length)[rows] for component in (parents.px, parents.py, parents.pz))
-    first, second = orthogonal_frame(*axis)
-    azimuth = 2.0 * torch.pi * draw.uniform(angle)
-    along, across = torch.cos(angle), torch.sin(angle)
-    u, v = across * torch.cos(azimuth), across * torch.sin(azimuth)
-    px, py, pz = (momentum * (along * a + u * b + v * c) for a, b, c in zip(axis, first, second, strict=True))
-    return px, py, pz
+_MOST_CHANNELS = max(len(channels) for channels in CHANNELS.values())
+
+
+def decay(parents: Flight, species: SpeciesTable, draw: Draw) -> Flight:
+    """Visible daughters of decaying particles."""
+    first, upper, kinds, masses, has_three = _channels(species, draw.device)
+    channel = first[parents.species]
+    chance = draw.uniform(parents.px)
+    for _ in range(_MOST_CHANNELS - 1):
+        channel = channel + (chance >= upper[channel])
+    m1, m2, m3 = masses[channel].unbind(1)
+    mother = (parents.px, parents.py, parents.pz, parents.energy(species))
+    mass = species.mass[parents.species]
+    three = has_three[channel]
+    # A decay into three is one into a pair and a third, then one of the pair; in a decay into two the parent is the pair.
+    pair_mass = torch.where(three, draw_pair_mass(mass, m1, m2, m3, draw), mass)
+    together, third = two_body(mother, mass, torch.where(three, pair_mass, 0.0), m3, draw)
+    pair = tuple(torch.where(three, a, b) for a, b in zip(together, mother, strict=True))
+    momenta = [*two_body(pair, pair_mass, m1, m2, draw), third]
+    made = [born(parents, kinds[channel, k], momenta[k][:3]) for k in range(3)]
+    there = (torch.ones_like(three), torch.ones_like(three), three)
+    return Flight.join([part.take((part.species >= 0) & seen) for part, seen in zip(made, there, strict=True)])
+
+
+def _channels(species: SpeciesTable, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Channels of every species, particles and antiparticles, one after the other.
+
+    Per species its first channel; per channel the upper edge of its share of [0, 1) among those of its parent, kinds (-1 for
+    neutrinos and missing ones) and masses of three daughters, and whether there are three.
+    """
+    first: list[int] = []
+    rows: list[tuple[float, list[int], list[float], bool]] = []
+    for parent in species.pdg:
+        first.append(len(rows))
+        channels = CHANNELS.get(abs(parent), ())
+        total, edge = sum(chance for chance, _ in channels), 0.0
+        for chance, products in channels:
+            edge += chance / total
+            # Photons, neutral pions and neutrinos are their own antiparticles.
+            own = (22, 111, NEUTRINO)
+            made = [pdg if parent > 0 or pdg in own else -pdg for pdg in (*products, NEUTRINO)[:3]]
+            kinds = [-1 if pdg == NEUTRINO else species.row(pdg) for pdg in made]
+            rows.append((edge, kinds, [properties(pdg).mass for pdg in made], len(products) == 3))
+
+    def column(number: int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor([row[number] for row in rows], dtype=dtype, device=device)
+
+    return torch.tensor(first, device=device), column(0, torch.float64), column(1), column(2, torch.float64), column(3)
+
+
+def two_body(
+    mother: tuple[Tensor, ...], mass: Tensor, m1: Tensor, m2: Tensor, draw: Draw
+) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Isotropic decay into two, boosted to the laboratory; vectors are px, py, pz, energy."""
+    p = _breakup_momentum(mass, m1, m2)
+    cosine = 2.0 * draw.uniform(p) - 1.0
+    sine = torch.sqrt(1.0 - cosine**2)
+    azimuth = 2.0 * torch.pi * draw.uniform(p)
+    px, py, pz = p * sine * torch.cos(azimuth), p * sine * torch.sin(azimuth), p * cosine
+    fx, fy, fz, frame_energy = mother
+    made = []
+    for x, y, z, m in ((px, py, pz, m1), (-px, -py, -pz, m2)):
+        energy = torch.sqrt(p**2 + m**2)
+        product = fx * x + fy * y + fz * z
+        shift = (product / (frame_energy + mass) + energy) / mass
+        made.append((x + fx * shift, y + fy * shift, z + fz * shift, (frame_energy * energy + product) / mass))
+    return made
+
+
+def draw_pair_mass(mass: Tensor, m1: Tensor, m2: Tensor, m3: Tensor, draw: Draw) -> Tensor:
+    """Mass of the first two of three daughters, by phase space: the product of the two break-up momenta."""
+    low, span = m1 + m2, (mass - m1 - m2 - m3).clamp_min(0.0)
+    pair = low + span * draw.uniform(mass)
+    weight = _breakup_momentum(mass, pair, m3) * _breakup_momentum(pair, m1, m2)
+    for _ in range(6):  # Metropolis steps with an independent proposal find the spectrum within a few steps
+        other = low + span * draw.uniform(mass)
+        other_weight = _breakup_momentum(mass, other, m3) * _breakup_momentum(other, m1, m2)
+        accept = draw.uniform(mass) * weight < other_weight
+        pair, weight = torch.where(accept, other, pair), torch.where(accept, other_weight, weight)
+    return pair
+
+
+def _breakup_momentum(mass: Tensor, m1: Tensor, m2: Tensor) -> Tensor:
+    """Momentum of the daughters of a two-body decay at rest (Kaellen function)."""
+    term = (mass**2 - (m1 + m2) ** 2) * (mass**2 - (m1 - m2) ** 2)
+    return torch.sqrt(term.clamp_min(0.0)) / (2.0 * mass.clamp_min(1e-9))
 
 
 _MOST_GENERATIONS = 5
@@ -206,41 +273,36 @@ _MOST_GENERATIONS = 5
 _SOFTEST_SECONDARY = 0.003
 
 
-@dataclass(frozen=True)
-class TrackerOutput:
-    """Every flight of every generation with its end, and the rows that reach the calorimeter."""
+class TrackerOutput(NamedTuple):
+    """Every flight of every generation with its end, and what reaches the calorimeter."""
 
     flights: Flight
     helices: Helix
     ends: Ends
-    entry: Flight  # the same at the calorimeter face
-    entry_row: Tensor  # row in `flights` of each entry
+    entry: Flight  # at the calorimeter face
     face: Tensor  # which face it is
 
 
 def track_through(primaries: Flight, species: SpeciesTable, geometry: DetectorGeometry, draw: Draw) -> TrackerOutput:
     """Fly all particles, generation by generation, until nothing interacts or decays any more."""
     generation = primaries
-    flights: list[Flight] = []
-    helices: list[Helix] = []
-    all_ends: list[Ends] = []
+    flown: list[tuple[Flight, Helix, Ends]] = []
     next_row = 0
     for depth in range(_MOST_GENERATIONS):
         rows = torch.arange(next_row, next_row + len(generation), device=draw.device)
         generation = replace(generation, root=torch.where(generation.root < 0, rows, generation.root))
         helix = generation.helix(species, geometry.field)
         ends = fly(generation, helix, species, geometry, draw, last=depth == _MOST_GENERATIONS - 1)
-        flights.append(generation)
-        helices.append(helix)
-        all_ends.append(ends)
+        flown.append((generation, helix, ends))
         next_row += len(generation)
         generation = _next_generation(generation, helix, ends, species, draw)
         if len(generation) == 0:
             break
+    flights, helices, all_ends = zip(*flown, strict=True)
     flight, helix, ends = Flight.join(flights), Helix.join(helices), Ends.join(all_ends)
-    entry_row = torch.nonzero(ends.kind == CALORIMETER).squeeze(1)
-    entry = moved(flight.take(entry_row), helix.take(entry_row), ends.path[entry_row], species)
-    return TrackerOutput(flight, helix, ends, entry, entry_row, ends.face[entry_row])
+    entering = torch.nonzero(ends.kind == CALORIMETER).squeeze(1)
+    entry = moved(flight.take(entering), helix.take(entering), ends.path[entering], species)
+    return TrackerOutput(flight, helix, ends, entry, ends.face[entering])
 
 
 def moved(flight: Flight, helix: Helix, path: Tensor, species: SpeciesTable) -> Flight:

@@ -260,7 +260,7 @@ class SimulatedChunks:
 
 def measured_elements(detector: Detector, events: GeneratedEvents, seed: int, calorimeter: str) -> ElementBatch:
     """Collisions through the detector to elements with targets, without leaving the detector's device."""
-    simulated = detector.simulate(events, seed).collections
+    simulated = detector.simulate(events, seed)
     names = ("track", calorimeter, target_collection(calorimeter))
     counts = {name: torch.bincount(simulated[name].event, minlength=len(events)) for name in names}
     return build({name: simulated[name].columns for name in names}, counts, calorimeter, with_targets=True)

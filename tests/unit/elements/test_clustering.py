@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
-from ringflow.elements.clustering import Calorimeter, CalorimeterHits, Clusterer, TowerGrid
+from ringflow.elements.clustering import CalorimeterHits, Clusterer
 from ringflow.elements.settings import ClusteringSettings
 
-CPU = torch.device("cpu")
 SETTINGS = ClusteringSettings(
     ecal_tower=10.0,
     hcal_tower=45.0,
@@ -22,15 +21,8 @@ SETTINGS = ClusteringSettings(
     min_energy=0.15,
     min_hits=3,
 )
-GRID = TowerGrid.of(
-    (
-        Calorimeter(1500.0, 2210.0, 2307.0, 1700.0, SETTINGS.ecal_tower),
-        Calorimeter(1740.0, 2210.0, 2539.0, 3246.0, SETTINGS.hcal_tower),
-        Calorimeter(4461.0, 4129.0, 4179.0, 6450.0, SETTINGS.yoke_tower),
-    ),
-    CPU,
-)
-CLUSTERER = Clusterer(GRID, SETTINGS)
+FRONTS = [(1500.0, 2210.0, 2307.0, 1700.0), (1740.0, 2210.0, 2539.0, 3246.0), (4461.0, 4129.0, 4179.0, 6450.0)]
+CLUSTERER = Clusterer(FRONTS, SETTINGS, torch.device("cpu"))
 
 
 def shower(phi: float, theta: float, energy: float, layers: range, subsystem: int, event: int = 0, spread: float = 4.0):

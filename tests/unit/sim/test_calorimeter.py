@@ -14,8 +14,8 @@ from ringflow.sim.shower import INTERACTION, MILLIMETRES, RADIATION, DepthTable,
 
 CPU = torch.device("cpu")
 CLIC = load_detector("clic")
-DEPTH = DepthTable.of(CLIC, CPU)
-CELLS = CellTable.of(CLIC, CPU)
+DEPTH = DepthTable(CLIC, CPU)
+CELLS = CellTable(CLIC, CPU)
 
 
 def test_material_of_the_barrel_is_that_of_the_geometry():

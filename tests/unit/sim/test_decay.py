@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ringflow.event.particles import properties
-from ringflow.sim.decay import CHANNELS, decay, draw_pair_mass, two_body
-from ringflow.sim.flight import Draw, Flight, SpeciesTable
+from ringflow.sim.flight import CHANNELS, Draw, Flight, SpeciesTable
+from ringflow.sim.tracker import decay, draw_pair_mass, two_body
 
 DRAW = Draw(4, torch.device("cpu"))
 COUNT = 5000
@@ -41,7 +41,7 @@ def test_two_body_conserves_momentum_and_masses(products: tuple[float, float]):
 
 @pytest.mark.parametrize("pdg", sorted(CHANNELS))
 def test_daughters_carry_the_momentum_of_the_parent_less_neutrinos(pdg: int):
-    species = SpeciesTable.of(np.array([pdg, -pdg]), torch.device("cpu"))
+    species = SpeciesTable(np.array([pdg, -pdg]), torch.device("cpu"))
     mass = properties(pdg).mass
     px, py, pz, energy = mother(mass, 2.0)
     zero, rows = torch.zeros(COUNT, dtype=torch.float64), torch.arange(COUNT)
@@ -61,7 +61,7 @@ def test_daughters_carry_the_momentum_of_the_parent_less_neutrinos(pdg: int):
 
 
 def test_channels_come_as_often_as_the_table_says():
-    species = SpeciesTable.of(np.array([321]), torch.device("cpu"))
+    species = SpeciesTable(np.array([321]), torch.device("cpu"))
     rows, zero = torch.arange(COUNT), torch.zeros(COUNT, dtype=torch.float64)
     parents = Flight(
         rows, torch.full((COUNT,), species.row(321)), zero, zero, zero, zero, *mother(0.4937, 1.0)[:3], rows

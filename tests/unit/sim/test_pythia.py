@@ -9,9 +9,9 @@ import pytest
 from ringflow.base.errors import FailureError
 from ringflow.event.particles import NEUTRINOS, SPEED_OF_LIGHT, lookup
 from ringflow.sim.generator import Collision, GeneratedEvents, sample
-from ringflow.sim.pythia import Cylinder, PythiaGenerator, PythiaSource, reseed, settings_lines, start_pythia
+from ringflow.sim.pythia import Cylinder, PythiaGenerator, PythiaSource, reseed, start_pythia
 
-CYLINDER = Cylinder(1486.0, 2190.0)
+CYLINDER = (1486.0, 2190.0)
 # gamma_gamma and ttbar_pu10 take seconds to start: they share one generator below.
 QUICK = ("ttbar", "zh", "zuds_91")
 
@@ -48,7 +48,7 @@ def test_four_momentum_and_charge_are_conserved(name: str) -> None:
 
 def hard_processes(name: str, count: int) -> Iterator[tuple[list[tuple[int, int, float]], float]]:
     """(PDG number, mother's PDG number, energy) of what the hard process makes, and its mass."""
-    pythia = start_pythia(settings_lines(collision(name), CYLINDER))
+    pythia = start_pythia(PythiaSource(collision(name), CYLINDER).settings)
     for number in range(count):
         reseed(pythia, number)
         assert pythia.next()
@@ -93,7 +93,7 @@ def test_ttbar_is_as_busy_as_it_should_be() -> None:
 def test_short_lived_particles_decay_inside_the_cylinder_only() -> None:
     k0s, lambda0 = 310, 3122
     wide = generator("qq").generate(0, 80)
-    narrow = generator("qq", cylinder=Cylinder(1.0, 1.0)).generate(0, 80)
+    narrow = generator("qq", cylinder=(1.0, 1.0)).generate(0, 80)
     in_wide, in_narrow = (np.isin(np.abs(events.pdg), (k0s, lambda0)).sum() for events in (wide, narrow))
     assert in_wide < 0.2 * in_narrow
     assert np.hypot(narrow.x, narrow.y).max() <= 1.0
@@ -142,7 +142,7 @@ def test_an_event_that_always_fails_is_reported() -> None:
 def test_a_setting_pythia_does_not_know_is_named() -> None:
     wrong = collision("qq").model_copy(update={"pythia": ("NoSuch:thing = on",)})
     with pytest.raises(FailureError, match=r"Pythia does not accept 'NoSuch:thing = on'"):
-        PythiaSource(wrong, CYLINDER)
+        PythiaSource(wrong, CYLINDER).events([("qq", 1, 0)])
 
 
 def test_a_wrong_data_folder_is_named(
@@ -156,7 +156,7 @@ def test_a_wrong_data_folder_is_named(
 
 def test_keys_beyond_the_seeds_of_pythia_make_other_numbers() -> None:
     """Pythia takes 9e8 seeds; two keys that share one must still differ."""
-    pythia = start_pythia(settings_lines(collision("qq"), CYLINDER))
+    pythia = start_pythia(PythiaSource(collision("qq"), CYLINDER).settings)
     drawn = []
     for key in (5, 5 + 900_000_000, 5 + 7 * 900_000_000, 2**64 - 1):
         reseed(pythia, key)

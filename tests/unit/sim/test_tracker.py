@@ -28,7 +28,7 @@ CLIC = load_detector("clic")
 
 
 def gun(pdg: int, pt: float, eta: float, count: int = 1, vertex: tuple[float, float, float] = (0.0, 0.0, 0.0)):
-    species = SpeciesTable.of(np.array([pdg]), CPU)
+    species = SpeciesTable(np.array([pdg]), CPU)
     phi = torch.linspace(-3.0, 3.0, count, dtype=torch.float64)
     ones = torch.ones(count, dtype=torch.float64)
     x, y, z = (ones * value for value in vertex)
