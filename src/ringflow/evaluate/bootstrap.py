@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
 
 from ringflow.evaluate.momenta import Floats, Integers, Mask
 
@@ -27,18 +25,6 @@ _SEED = np.uint64(0x52494E47464C4F57)
 _GOLDEN, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 #: Cumulative probabilities of 0, 1, 2, ... for a Poisson distribution of mean 1.
 _POISSON_STEPS = np.cumsum(np.exp(-1.0) / np.cumprod([1.0, *np.arange(1.0, 18.0)]))
-
-
-class Drawn(NamedTuple):
-    """The events of a block: their numbers, and how often the data and every replicate have each of them."""
-
-    number: Integers
-    weights: Floats
-
-    @classmethod
-    def of(cls, event_number: Integers, replicates: int = REPLICATES) -> Drawn:
-        """Those of these numbers."""
-        return cls(event_number, event_weights(event_number, replicates))
 
 
 def event_weights(event_number: Integers, replicates: int = REPLICATES) -> Floats:
@@ -56,41 +42,6 @@ def _scramble(counter: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     state = (state ^ (state >> np.uint64(30))) * _MIX_1
     state = (state ^ (state >> np.uint64(27))) * _MIX_2
     return state ^ (state >> np.uint64(31))
-
-
-@dataclass
-class Tally:
-    """Entries counted in `rows` x bins between `edges`, for the data and for every replicate.
-
-    `counts` has the axes (row, bin, 1 + replicates); the first and the last bin hold what is below and above the edges.
-    """
-
-    edges: Floats
-    counts: Floats
-
-    @classmethod
-    def empty(cls, edges: Floats, rows: int = 1, replicates: int = REPLICATES) -> Tally:
-        """Nothing counted yet."""
-        return cls(edges, np.zeros((rows, len(edges) + 1, 1 + replicates)))
-
-    def fill(self, weights: Floats, event: Integers, values: Floats, row: Integers | None = None) -> None:
-        """Count values that belong to events of a block, whose weights are the columns of `weights`."""
-        rows, bins, _ = self.counts.shape
-        place = np.searchsorted(self.edges, values, side="right")
-        if row is not None:
-            place = row * bins + place
-        entries = csr_array((np.ones(len(place)), (place, event)), shape=(rows * bins, weights.shape[1]))
-        filled = np.unique(place)
-        self.counts.reshape(rows * bins, -1)[filled] += entries[filled] @ weights.T
-
-    def add(self, other: Tally) -> None:
-        """Add what was counted elsewhere."""
-        self.counts += other.counts
-
-    def total(self) -> Floats:
-        """All entries, per replicate."""
-        summed: Floats = self.counts.sum(axis=(0, 1))
-        return summed
 
 
 @dataclass

@@ -7,12 +7,11 @@ into a fixed number of jets (Durham), for masses. About 0.1 ms per ttbar event e
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from itertools import combinations, product
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -25,16 +24,20 @@ from ringflow.event.particles import INVISIBLE
 RADIUS = 0.4
 POWER = -1.0
 MIN_PT = 5.0
+_COMPONENTS = ("px", "py", "pz", "E")
 
 
 def find_jets(particles: Momenta) -> Momenta:
     """The jets above 5 GeV of every event, in order of falling pT within it."""
-    fastjet = _fastjet()
-    definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, RADIUS, POWER)
     if not len(particles):
         return particles
+    fastjet = _fastjet()
+    definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, RADIUS, POWER)
     jets = fastjet.ClusterSequence(_events(particles), definition).inclusive_jets(min_pt=MIN_PT)
-    return _momenta(jets[ak.argsort(jets.px**2 + jets.py**2, axis=1, ascending=False)])
+    jets = jets[ak.argsort(jets.px**2 + jets.py**2, axis=1, ascending=False)]
+    counts = ak.to_numpy(ak.num(jets)).astype(np.int64)
+    px, py, pz, energy = (ak.to_numpy(ak.flatten(jets[name])) for name in _COMPONENTS)
+    return Momenta(counts, px, py, pz, energy, np.zeros(len(px), np.int64))
 
 
 def force_jets(particles: Momenta, number: int) -> tuple[Floats, Mask]:
@@ -52,19 +55,14 @@ def force_jets(particles: Momenta, number: int) -> tuple[Floats, Mask]:
         # FastJet warns of algorithms without exclusive jets and takes Durham, which has them, for one.
         warnings.filterwarnings("ignore", message="dcut and exclusive jets", category=UserWarning)
         jets = sequence.exclusive_jets(n_jets=number)
-    columns = [ak.to_numpy(ak.flatten(jets[name])).reshape(-1, number) for name in ("px", "py", "pz", "E")]
+    columns = [ak.to_numpy(ak.flatten(jets[name])).reshape(-1, number) for name in _COMPONENTS]
     return np.stack(columns, axis=2), enough
 
 
 def _events(particles: Momenta) -> Any:
-    columns = {"px": particles.px, "py": particles.py, "pz": particles.pz, "E": particles.energy}
-    return ak.unflatten(ak.zip(columns, with_name="Momentum4D"), particles.counts)
-
-
-def _momenta(jets: Any) -> Momenta:
-    counts = ak.to_numpy(ak.num(jets)).astype(np.int64)
-    px, py, pz, energy = (ak.to_numpy(ak.flatten(jets[name])) for name in ("px", "py", "pz", "E"))
-    return Momenta(counts, px, py, pz, energy, np.zeros(int(counts.sum()), np.int64))
+    columns = (particles.px, particles.py, particles.pz, particles.energy)
+    vectors = ak.zip(dict(zip(_COMPONENTS, columns, strict=True)), with_name="Momentum4D")
+    return ak.unflatten(vectors, particles.counts)
 
 
 @cache
@@ -134,11 +132,8 @@ W_MASS, Z_MASS, H_MASS = 80.4, 91.2, 125.0
 _Z_WINDOW = (70.0, 110.0)
 _QUIET = 20.0
 
-Values = tuple[Integers, Floats]  # events of the block, and one mass each
 
-
-@dataclass(frozen=True)
-class Mass:
+class Mass(NamedTuple):
     """One or several masses of a sample: their names, which events have them and how they are measured."""
 
     names: tuple[str, ...]
@@ -154,15 +149,15 @@ def masses_of(sample: str, has_truth: bool) -> tuple[Mass, ...]:
     return (Mass(("visible",), _all_events, visible_mass),)
 
 
-def measure_masses(masses: tuple[Mass, ...], invisible: Floats, reco: Momenta) -> Iterator[tuple[str, Values]]:
+def measure_masses(
+    masses: tuple[Mass, ...], invisible: Floats, reco: Momenta
+) -> Iterator[tuple[str, tuple[Integers, Floats]]]:
     """Name by name the events of the block and their masses."""
     for mass in masses:
-        chosen = np.flatnonzero(mass.events(invisible))
-        selected = np.zeros(len(reco.counts), bool)
-        selected[chosen] = True
-        values, measured = mass.measure(reco.select_events(selected))
+        chosen = mass.events(invisible)
+        values, measured = mass.measure(reco.select_events(chosen))
         for column, name in enumerate(mass.names):
-            yield name, (chosen[measured], values[:, column])
+            yield name, (np.flatnonzero(chosen)[measured], values[:, column])
 
 
 def invisible_momentum(block: EventBlock) -> Floats:
@@ -177,16 +172,12 @@ def visible_mass(reco: Momenta) -> tuple[Floats, Mask]:
     return invariant_mass(reco.sums()[some])[:, np.newaxis], some
 
 
-def boson_pair(masses: tuple[float, float] | None) -> Callable[[Momenta], tuple[Floats, Mask]]:
+def boson_pair(masses: tuple[float, float] | None, reco: Momenta) -> tuple[Floats, Mask]:
     """Two dijet masses of four jets: nearest to the given two masses, or without them of most equal mass."""
-
-    def measure(reco: Momenta) -> tuple[Floats, Mask]:
-        jets, enough = force_jets(reco, 4)
-        pairs = invariant_mass(jets[:, _PAIRINGS].sum(axis=3))  # (event, pairing, boson)
-        off = pairs - (pairs[..., ::-1] if masses is None else np.array(masses))
-        return pairs[np.arange(len(pairs)), (off**2).sum(axis=2).argmin(axis=1)], enough
-
-    return measure
+    jets, enough = force_jets(reco, 4)
+    pairs = invariant_mass(jets[:, _PAIRINGS].sum(axis=3))  # (event, pairing, boson)
+    off = pairs - (pairs[..., ::-1] if masses is None else np.array(masses))
+    return pairs[np.arange(len(pairs)), (off**2).sum(axis=2).argmin(axis=1)], enough
 
 
 def top_pair(reco: Momenta) -> tuple[Floats, Mask]:
@@ -218,29 +209,29 @@ def _invisible_z(invisible: Floats) -> Mask:
     return (mass > _Z_WINDOW[0]) & (mass < _Z_WINDOW[1])
 
 
-def _two_triplets() -> Integers:
-    """The 90 ways to make two tops of six jets: (way, top, [W jet, W jet, b jet])."""
-    halves = [((0, *two), tuple(sorted({1, 2, 3, 4, 5} - set(two)))) for two in combinations(range(1, 6), 2)]
-    return np.array([pair for first, second in halves for pair in product(_b_last(first), _b_last(second))])
-
-
-def _b_last(jets: tuple[int, ...]) -> list[list[int]]:
-    return [[*(jet for jet in jets if jet != b), b] for b in jets]
+def _others(jets: Iterable[int], taken: Iterable[int]) -> list[int]:
+    return [jet for jet in jets if jet not in taken]
 
 
 #: The ways to make two pairs of four jets, in either order: (way, boson, jet).
-_PAIRINGS = np.array(
-    [[pair, [jet for jet in range(4) if jet not in pair]] for pair in map(list, combinations(range(4), 2))]
+_PAIRINGS = np.array([[pair, _others(range(4), pair)] for pair in combinations(range(4), 2)])
+#: The 90 ways to make two tops of six jets: (way, top, [W jet, W jet, b jet]).
+_TOP_PAIRINGS = np.array(
+    [
+        [[*_others(first, [b]), b], [*_others(second, [other_b]), other_b]]
+        for first in ([0, *two] for two in combinations(range(1, 6), 2))
+        for second in [_others(range(6), first)]
+        for b, other_b in product(first, second)
+    ]
 )
-_TOP_PAIRINGS = _two_triplets()
 
 _MASSES = {
     "zuds": (Mass(("Z",), _all_events, visible_mass),),
     "qq": (Mass(("dijet",), _all_events, visible_mass),),
-    "ww": (Mass(("W", "W"), _all_events, boson_pair(None)),),
+    "ww": (Mass(("W", "W"), _all_events, partial(boson_pair, None)),),
     "zh": (
         Mass(("H, Z to neutrinos",), _invisible_z, visible_mass),
-        Mass(("Z", "H"), _nothing_missing, boson_pair((Z_MASS, H_MASS))),
+        Mass(("Z", "H"), _nothing_missing, partial(boson_pair, (Z_MASS, H_MASS))),
     ),
     "ttbar": (Mass(("W", "W", "top", "top"), _nothing_missing, top_pair),),
 }

@@ -1,4 +1,4 @@
-"""The figures of a score sheet, each with its bootstrap interval, and the ratio of those of two reconstructions.
+"""The figures of a score sheet: what each means, its value with a bootstrap interval, and the ratio of two reconstructions.
 
 A width is always (75 % quantile - 25 % quantile) / median; of a Gaussian it is 1.349 sigma / mean.
 """
@@ -6,40 +6,97 @@ A width is always (75 % quantile - 25 % quantile) / median; of a Gaussian it is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.evaluate.bootstrap import Entries, Tally, estimate, ratio
+from ringflow.evaluate.bootstrap import Entries, estimate, ratio
 from ringflow.evaluate.jets import jet_energy_resolution
 from ringflow.evaluate.momenta import Floats, Mask
 from ringflow.evaluate.sheet import (
-    CLASS_CELLS,
     ETA_EDGES,
-    JET_CELLS,
     JET_PT_EDGES,
     LABELS,
     MISSING_PT_EDGES,
     RESPONSE_PT_EDGES,
     Sheet,
     mass_names,
+    two_bins,
 )
 from ringflow.event.particles import PARTICLE_CLASSES
 
-#: Figures for which two reconstructions are compared, and whether less is better.
-COMPARED = {
-    "jet_iqr_over_median": True,
-    "met_iqr_over_median": True,
-    "visible_energy_resolution": True,
-    "missing_momentum_error": True,
-    "rms90_jer": True,
-    "particle_efficiency": False,
-    "particle_fake_rate": True,
-    "particle_f1": False,
-}
 
+@dataclass(frozen=True)
+class Metric:
+    """One figure of merit: where it is found, how it is called, which direction is better, what it means, in which unit."""
+
+    key: str
+    label: str
+    better: Literal["lower", "higher", "one", ""]
+    definition: str
+    unit: str = ""  # % of a share
+
+
+#: Of a whole sample.
+METRICS = (
+    Metric("jet_iqr_over_median", "jet response width", "lower", "IQR / median of reconstructed / true jet pT"),
+    Metric("jet_median", "jet response median", "one", "median of reconstructed / true jet pT"),
+    Metric("jet_matched_fraction", "jets matched", "higher", "true jets with a jet within ΔR < 0.1", "%"),
+    Metric(
+        "rms90_jer", "jet energy resolution (RMS90)", "lower", "√2 × RMS90 / mean90 of the total energy, barrel", "%"
+    ),
+    Metric("met_iqr_over_median", "missing pT width", "lower", "IQR / median of the missing pT response, true > 5 GeV"),
+    Metric("met_median", "missing pT median", "one", "median of the missing pT response, true > 5 GeV"),
+    Metric("missing_momentum_error", "missing momentum error", "lower", "median length of the error vector", "GeV"),
+    Metric(
+        "visible_energy_resolution",
+        "visible energy width",
+        "lower",
+        "IQR / median of reconstructed / true visible energy",
+    ),
+    Metric("visible_energy_median", "visible energy median", "one", "median of reconstructed / true visible energy"),
+    Metric("particle_efficiency", "particle efficiency", "higher", "true particles matched, any class", "%"),
+    Metric("particle_purity", "particle purity", "higher", "candidates matched to a particle of their class", "%"),
+    Metric("particle_fake_rate", "particle fake rate", "lower", "candidates matched to no true particle", "%"),
+    Metric("particle_f1", "particle F1", "higher", "2 × pairs of equal class / (true particles + candidates)"),
+    Metric("particles_per_event", "particles per event", "", "candidates per event, mean"),
+    Metric("jets_per_event", "jets per event", "", "reconstructed jets above 5 GeV per event, mean"),
+)
+#: Of a particle class.
+RATES = (
+    Metric("efficiency", "efficiency", "higher", "true particles matched, any class", "%"),
+    Metric("identified", "identified", "higher", "true particles matched and given their class", "%"),
+    Metric("purity", "purity", "higher", "candidates of the class matched to a particle of it", "%"),
+    Metric("fake_rate", "fake rate", "lower", "candidates of the class matched to no true particle", "%"),
+    Metric("f1", "F1", "higher", "2 × pairs of equal class / (true particles + candidates)"),
+    Metric("response_iqr_over_median", "pT response width", "lower", "IQR / median of reconstructed / true pT"),
+)
+#: Of jets in a bin of their true pT.
+JET_BIN_METRICS = (
+    Metric("median", "median", "one", "median response"),
+    Metric("iqr_over_median", "width", "lower", "IQR / median of the response"),
+    Metric("matched_fraction", "matched", "higher", "true jets matched", "%"),
+)
+MASS_METRICS = (
+    Metric("median", "median", "", "median mass", "GeV"),
+    Metric("iqr_over_median", "width", "lower", "IQR / median of the mass"),
+)
+BY_KEY = {metric.key: metric for metric in METRICS}
+
+#: Figures for which two reconstructions are compared.
+COMPARED = (
+    "jet_iqr_over_median",
+    "met_iqr_over_median",
+    "visible_energy_resolution",
+    "missing_momentum_error",
+    "rms90_jer",
+    "particle_efficiency",
+    "particle_fake_rate",
+    "particle_f1",
+)
 #: Entries below which a width is not a figure.
 FEWEST_ENTRIES = 10
 
@@ -48,20 +105,37 @@ Figures = dict[str, Any]  # name -> values of the data and of every replicate, o
 
 def metrics(sheet: Sheet, sample: str) -> dict[str, Any]:
     """Every figure of a sheet as `{value, lo, hi}` with the 68 % interval; those that need truth only if there was one."""
-    has_truth = "confusion" in sheet.tallies
-    figures: dict[str, Any] = _estimates(_general(sheet, sample, has_truth))
-    if has_truth:
-        figures = {**_estimates(_headline(sheet)), **figures}
-        figures["classes"] = {PARTICLE_CLASSES[label]: _class(sheet, label) for label in LABELS}
-        figures.setdefault("rms90_jer", None)  # only samples of two equal jets have one
-        jets, missing = sheet.entries["jet_response"], sheet.entries["met_response"]
-        pt_bin, eta_bin = JET_CELLS.split(jets.row)
-        figures["jet_bins"] = [
-            {**row, "matched_fraction": estimate(_matched_fraction(sheet.tallies["jet_matched"], place))}
-            for place, row in enumerate(_bins(jets, "pt", JET_PT_EDGES, pt_bin))
-        ]
-        figures["jet_eta_bins"] = _bins(jets, "eta", ETA_EDGES, eta_bin)
-        figures["met_bins"] = _bins(missing, "pt", MISSING_PT_EDGES, missing.row)
+    has_truth, events, masses = "confusion" in sheet.tallies, sheet.tallies["events"], sheet.entries["mass"]
+    general = {
+        "particles_per_event": ratio(sheet.tallies["particles"], events),
+        "jets_per_event": ratio(sheet.tallies["jets"], events),
+        "masses": {
+            name: dict(zip(("median", "iqr_over_median"), spread(masses, masses.row == row), strict=True))
+            for row, name in enumerate(mass_names(sample, has_truth=has_truth))
+        },
+    }
+    if not has_truth:
+        return _estimates(general)
+    jets, missing, particles = (sheet.entries[f"{name}_response"] for name in ("jet", "met", "particle"))
+    jet_pt_bin, jet_eta_bin = two_bins(jets.row)
+    label_of, pt_bin = two_bins(particles.row)
+    figures = _estimates(_headline(sheet) | general)
+    figures["classes"] = {
+        PARTICLE_CLASSES[label]: {
+            **_estimates(_rates(sheet, label)),
+            "pt_bins": _bins(particles, "pt", RESPONSE_PT_EDGES, np.where(label_of == label, pt_bin, 0)),
+        }
+        for label in LABELS
+    }
+    figures.setdefault("rms90_jer", None)  # only samples of two equal jets have one
+    figures["jet_bins"] = [
+        {**row, "matched_fraction": estimate(ratio(matched[1], matched.sum(axis=0)))}
+        for row, matched in zip(
+            _bins(jets, "pt", JET_PT_EDGES, jet_pt_bin), sheet.tallies["jet_matched"][:-1], strict=True
+        )
+    ]
+    figures["jet_eta_bins"] = _bins(jets, "eta", ETA_EDGES, jet_eta_bin)
+    figures["met_bins"] = _bins(missing, "pt", MISSING_PT_EDGES, missing.row)
     return figures
 
 
@@ -77,35 +151,27 @@ def comparisons(sheets: Mapping[str, Sheet]) -> list[dict[str, Any]]:
         if "confusion" in sheet.tallies and name != "target"  # the truth is no opponent
     }
     rows = []
-    names = list(headlines)
-    for place, first in enumerate(names):
-        for second in names[place + 1 :]:
-            for figure, less_is_better in COMPARED.items():
-                if figure in headlines[first]:
-                    quotient = estimate(ratio(headlines[second][figure], headlines[first][figure]))
-                    winner = _winner(quotient, first, second, less_is_better)
-                    rows.append(
-                        {"metric": figure, "first": first, "second": second, "ratio": quotient, "better": winner}
-                    )
+    for first, second in combinations(headlines, 2):
+        for key in COMPARED:
+            if key not in headlines[first]:
+                continue
+            found = estimate(ratio(headlines[second][key], headlines[first][key]))
+            winner = None
+            if found["lo"] is not None and found["hi"] is not None and not found["lo"] <= 1.0 <= found["hi"]:
+                winner = second if (found["hi"] < 1.0) == (BY_KEY[key].better == "lower") else first
+            rows.append({"metric": key, "first": first, "second": second, "ratio": found, "better": winner})
     return rows
 
 
-def _winner(quotient: Mapping[str, float | None], first: str, second: str, less_is_better: bool) -> str | None:
-    lo, hi = quotient["lo"], quotient["hi"]
-    if lo is None or hi is None or lo <= 1.0 <= hi:
-        return None
-    return second if (hi < 1.0) == less_is_better else first
-
-
 def _headline(sheet: Sheet) -> Figures:
-    entries = sheet.entries
+    entries, matched = sheet.entries, sheet.tallies["jet_matched"].sum(axis=0)
     jet_median, jet_width = spread(entries["jet_response"])
     met_median, met_width = spread(entries["met_response"])
     energy_median, energy_width = spread(entries["visible_energy"])
     figures = {
         "jet_median": jet_median,
         "jet_iqr_over_median": jet_width,
-        "jet_matched_fraction": _matched_fraction(sheet.tallies["jet_matched"]),
+        "jet_matched_fraction": ratio(matched[1], matched.sum(axis=0)),
         "met_median": met_median,
         "met_iqr_over_median": met_width,
         "missing_momentum_error": entries["momentum_error"].quantiles((0.5,))[0],
@@ -117,28 +183,15 @@ def _headline(sheet: Sheet) -> Figures:
     return {**figures, **{f"particle_{name}": rate for name, rate in _rates(sheet).items()}}
 
 
-def _general(sheet: Sheet, sample: str, has_truth: bool) -> Figures:
-    events = sheet.tallies["events"].total()
-    masses, entries = {}, sheet.entries["mass"]
-    for row, name in enumerate(mass_names(sample, has_truth=has_truth)):
-        median, width = spread(entries, entries.row == row)
-        masses[name] = {"median": median, "iqr_over_median": width}
-    return {
-        "particles_per_event": ratio(sheet.tallies["particles"].total(), events),
-        "jets_per_event": ratio(sheet.tallies["jets"].total(), events),
-        "masses": masses,
-    }
-
-
 def _rates(sheet: Sheet, label: int | None = None) -> Figures:
     """Of one class, or of all together: see the page on metrics for what each rate is."""
-    pairs = sheet.tallies["confusion"].counts  # (true label, reconstructed label, replicate)
+    pairs = sheet.tallies["confusion"]  # (true label, reconstructed label, replicate)
     rows = slice(1, None) if label is None else slice(label, label + 1)
     true, made = pairs[rows].sum(axis=(0, 1)), pairs[:, rows].sum(axis=(0, 1))
     missed, fake = pairs[rows, 0].sum(axis=0), pairs[0, rows].sum(axis=0)
     diagonal = np.einsum("iir->ir", pairs)[rows].sum(axis=0)
     entries = sheet.entries["particle_response"]
-    median, width = spread(entries, None if label is None else CLASS_CELLS.split(entries.row)[0] == label)
+    median, width = spread(entries, None if label is None else two_bins(entries.row)[0] == label)
     return {
         "efficiency": ratio(true - missed, true),
         "identified": ratio(diagonal, true),
@@ -148,14 +201,6 @@ def _rates(sheet: Sheet, label: int | None = None) -> Figures:
         "response_median": median,
         "response_iqr_over_median": width,
     }
-
-
-def _class(sheet: Sheet, label: int) -> dict[str, Any]:
-    """Rates of one class, and how well its momenta are known in bins of them."""
-    entries = sheet.entries["particle_response"]
-    of, pt_bin = CLASS_CELLS.split(entries.row)
-    bins = _bins(entries, "pt", RESPONSE_PT_EDGES, np.where(of == label, pt_bin, 0))
-    return {**_estimates(_rates(sheet, label)), "pt_bins": bins}
 
 
 def _bins(entries: Entries, of: str, edges: Sequence[float], place: npt.NDArray[Any]) -> list[dict[str, Any]]:
@@ -173,11 +218,6 @@ def spread(entries: Entries, chosen: Mask | None = None) -> tuple[Floats, Floats
     width = ratio(high - low, middle)
     enough = (len(entries) if chosen is None else chosen.sum()) >= FEWEST_ENTRIES
     return middle, width if enough else np.full_like(width, np.nan)
-
-
-def _matched_fraction(tally: Tally, row: int | None = None) -> Floats:
-    counts = tally.counts.sum(axis=0) if row is None else tally.counts[row]
-    return ratio(counts[1], counts.sum(axis=0))
 
 
 def _estimates(figures: Figures) -> dict[str, Any]:

@@ -61,14 +61,14 @@ class Momenta:
 
     def select(self, mask: Mask) -> Momenta:
         """The objects under a mask."""
-        counts = np.bincount(self.event[mask], minlength=len(self.counts)).astype(np.int64)
-        return Momenta(counts, self.px[mask], self.py[mask], self.pz[mask], self.energy[mask], self.label[mask])
+        return self._kept(np.bincount(self.event[mask], minlength=len(self.counts)).astype(np.int64), mask)
 
     def select_events(self, mask: Mask) -> Momenta:
         """The events under a mask."""
-        keep = np.repeat(mask, self.counts)
-        arrays = (self.px[keep], self.py[keep], self.pz[keep], self.energy[keep], self.label[keep])
-        return Momenta(self.counts[mask], *arrays)
+        return self._kept(self.counts[mask], np.repeat(mask, self.counts))
+
+    def _kept(self, counts: Integers, mask: Mask) -> Momenta:
+        return Momenta(counts, self.px[mask], self.py[mask], self.pz[mask], self.energy[mask], self.label[mask])
 
 
 def momenta(collection: Collection) -> Momenta:
@@ -88,17 +88,15 @@ def visible(block: EventBlock) -> Momenta:
 def checked(candidates: Collection, event_number: Integers, reconstruction: str) -> Momenta:
     """The candidates of a reconstruction; refuses numbers that are not finite and classes that do not exist."""
     made = momenta(candidates)
-    finite = np.isfinite(made.px) & np.isfinite(made.py) & np.isfinite(made.pz) & np.isfinite(made.energy)
-    if not finite.all():
-        number = event_number[made.event[np.argmin(finite)]]
-        raise FailureError(
-            f"{reconstruction}: a candidate of event {number} has a momentum that is not finite; make the candidates again"
-        )
-    known = (made.label > NONE) & (made.label < len(PARTICLE_CLASSES))
-    if not known.all():
-        worst = int(np.argmin(known))
-        raise FailureError(
-            f"{reconstruction}: a candidate of event {event_number[made.event[worst]]} has the label {made.label[worst]}; "
-            f"labels go from 1 to {len(PARTICLE_CLASSES) - 1}"
-        )
+    infinite = ~np.isfinite([made.px, made.py, made.pz, made.energy]).all(axis=0)
+    unknown = (made.label <= NONE) | (made.label >= len(PARTICLE_CLASSES))
+    for wrong, fault in (
+        (infinite, "a momentum that is not finite; make the candidates again"),
+        (unknown, f"the label {{}}; labels go from 1 to {len(PARTICLE_CLASSES) - 1}"),
+    ):
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            number = event_number[made.event[first]]
+            fault = fault.format(made.label[first])
+            raise FailureError(f"{reconstruction}: a candidate of event {number} has {fault}")
     return made

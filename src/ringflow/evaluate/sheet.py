@@ -7,19 +7,20 @@ widths are taken of single values, see `bootstrap.Entries`. Momenta, energies an
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import hist
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from ringflow.base.rundir import write_atomic
-from ringflow.evaluate.bootstrap import REPLICATES, Drawn, Entries, Tally
+from ringflow.evaluate.bootstrap import REPLICATES, Entries, event_weights
 from ringflow.evaluate.jets import find_jets, in_barrel, invisible_momentum, masses_of, measure_masses
-from ringflow.evaluate.matching import match_jets, match_particles
+from ringflow.evaluate.matching import Pairs, match_jets, match_particles
 from ringflow.evaluate.momenta import Floats, Integers, Mask, Momenta, momenta, visible
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import PARTICLE_CLASSES
@@ -99,28 +100,13 @@ def load_histogram(path: Path) -> dict[str, hist.Hist[Any]]:
 
 #: Below this true missing pT (GeV) a ratio to it says nothing.
 MIN_MISSING_PT = 5.0
-#: Tally of matched (above) and unmatched (below) things.
-YES_OR_NO = np.array([0.5])
+#: Rows of entries are bins of two quantities: the first times this, plus the second.
+_BINS = 100
 
 
-class Cells(NamedTuple):
-    """Bins of two quantities as one row of entries."""
-
-    first: Sequence[float]
-    second: Sequence[float]
-
-    def of(self, first: Floats | Integers, second: Floats) -> Integers:
-        """The row of values; bins count from one, what lies below or above has the ones before and after."""
-        return np.digitize(first, self.first) * (len(self.second) + 1) + np.digitize(second, self.second)
-
-    def split(self, row: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
-        """The bins of both quantities."""
-        return divmod(row, len(self.second) + 1)
-
-
-#: Rows of the jet response: true pT and pseudorapidity; of the particle response: label and true pT.
-JET_CELLS = Cells(JET_PT_EDGES, ETA_EDGES)
-CLASS_CELLS = Cells((*LABELS, LABELS[-1] + 1), RESPONSE_PT_EDGES)
+def two_bins(row: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
+    """The bins, from one, that a row stands for: true pT and pseudorapidity of a jet, label and true pT of a particle."""
+    return divmod(row, np.int16(_BINS))
 
 
 @dataclass(frozen=True)
@@ -142,86 +128,89 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Histograms, tallies and entries; sheets of parts of the events add up to that of all of them."""
+    """Histograms, tallies and entries; sheets of parts of the events add up to that of all of them.
+
+    A tally has the axes (cell, ..., 1 + replicates): jets by bin of true pT and whether they were found, particles by true and
+    by reconstructed label.
+    """
 
     histograms: Histograms
-    tallies: dict[str, Tally]
+    tallies: dict[str, Floats]
     entries: dict[str, Entries]
 
     @classmethod
     def empty(cls, sample: str, *, has_truth: bool, replicates: int = REPLICATES) -> Sheet:
         """Nothing counted yet; without replicates no figure has an interval."""
-        tallies = dict.fromkeys(("events", "jets", "particles"), (YES_OR_NO, 1))
+        cells: dict[str, tuple[int, ...]] = dict.fromkeys(("events", "jets", "particles"), ())
         names = ["mass"]
         if has_truth:
-            tallies["jet_matched"] = (YES_OR_NO, len(JET_PT_EDGES))
-            tallies["confusion"] = (np.arange(0.5, len(PARTICLE_CLASSES) - 1), len(PARTICLE_CLASSES))
+            cells |= {"jet_matched": (len(JET_PT_EDGES), 2), "confusion": (len(PARTICLE_CLASSES),) * 2}
             names += ["jet_response", "particle_response", "met_response", "momentum_error", "visible_energy"]
             names += ["total_energy"] if sample.startswith("zuds") else []
-        return cls(
-            book(),
-            {name: Tally.empty(edges, rows, replicates) for name, (edges, rows) in tallies.items()},
-            {name: Entries(replicates) for name in names},
-        )
-
-    @property
-    def replicates(self) -> int:
-        """How often the events were resampled."""
-        return self.entries["mass"].replicates
+        tallies = {name: np.zeros((*shape, 1 + replicates)) for name, shape in cells.items()}
+        return cls(book(), tallies, {name: Entries(replicates) for name in names})
 
     def add(self, other: Sheet) -> None:
         """Add the sheet of further events."""
-        for name, histogram in other.histograms.items():
-            self.histograms[name] = self.histograms[name] + histogram
+        for name in self.histograms:
+            self.histograms[name] = self.histograms[name] + other.histograms[name]
         for name, tally in self.tallies.items():
-            tally.add(other.tallies[name])
+            tally += other.tallies[name]
         for name, entries in self.entries.items():
             entries.add(other.entries[name])
 
+    def count(self, name: str, weights: Floats, event: Integers, *cell: Integers) -> None:
+        """Count things that belong to events of a block, whose weights are the columns of `weights`."""
+        tally = self.tallies[name]
+        place = np.ravel_multi_index(cell, tally.shape[:-1]) if cell else np.zeros(len(event), np.int64)
+        entries = csr_array((np.ones(len(event)), (place, event)), shape=(tally[..., 0].size, weights.shape[1]))
+        tally += (entries @ weights.T).reshape(tally.shape)
+
 
 def mass_names(sample: str, *, has_truth: bool) -> list[str]:
-    """Names of the masses of a sample: the rows of the tally of masses."""
+    """Names of the masses of a sample: the rows of the entries of masses."""
     return list(dict.fromkeys(name for mass in masses_of(sample, has_truth) for name in mass.names))
 
 
 def measure(sheet: Sheet, sample: str, event_number: Integers, truth: Truth | None, reco: Momenta) -> None:
     """Add the events of a block to a sheet; without truth, only what needs none is counted."""
-    drawn = Drawn.of(event_number, sheet.replicates)
-    jets = find_jets(reco)
-    histograms, tallies, events = sheet.histograms, sheet.tallies, np.arange(len(reco.counts))
+    weights = event_weights(event_number, sheet.entries["mass"].replicates)
+    jets, histograms, entries = find_jets(reco), sheet.histograms, sheet.entries
     histograms["particles_per_event"].fill(count=reco.counts)
+    events = np.arange(len(reco.counts))
     for name, event in (("events", events), ("particles", reco.event), ("jets", jets.event)):
-        tallies[name].fill(drawn.weights, event, np.ones(len(event)))
-    _fill_masses(sheet, sample, truth, reco, drawn.number)
+        sheet.count(name, weights, event)
+    rows = mass_names(sample, has_truth=truth is not None)
+    invisible = truth.invisible if truth is not None else np.zeros((len(events), 4))
+    for name, (event, values) in measure_masses(masses_of(sample, truth is not None), invisible, reco):
+        if len(values):
+            histograms["mass"].fill(name=name, mass=values)
+        entries["mass"].fill(event_number[event], values, np.full(len(values), rows.index(name)))
     if truth is None:
         histograms["jet_reco_pt"].fill(pt=jets.pt, matched=False)
         histograms["particle_reco"].fill(label=reco.label, pt=reco.pt, eta=reco.eta, matched=False)
         return
-    _fill_particles(sheet, truth.targets, reco, drawn)
-    _fill_jets(sheet, truth.jets, jets, drawn)
-    _fill_sums(sheet, truth, reco.sums(), drawn.number)
+    _measure_particles(sheet, truth.targets, reco, event_number, weights)
+    _measure_jets(sheet, truth.jets, jets, event_number, weights)
+    _measure_sums(sheet, truth, reco.sums(), event_number)
 
 
-def _fill_jets(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -> None:
-    """Match the jets of a block to the true ones and count."""
-    pairs = match_jets(truth, reco)
-    found, real = _members(len(truth), pairs.truth), _members(len(reco), pairs.reco)
+def _measure_jets(sheet: Sheet, truth: Momenta, reco: Momenta, number: Integers, weights: Floats) -> None:
+    pairs, found, real = _matched(match_jets, truth, reco)
     true_pt, paired_pt = truth.pt, truth.pt[pairs.truth]
     response = reco.pt[pairs.reco] / paired_pt
     sheet.histograms["jet_response"].fill(truth_pt=paired_pt, response=response)
     sheet.histograms["jet_truth_pt"].fill(truth_pt=true_pt, matched=found)
     sheet.histograms["jet_reco_pt"].fill(pt=reco.pt, matched=real)
-    place = JET_CELLS.of(paired_pt, truth.eta[pairs.truth])
-    sheet.entries["jet_response"].fill(drawn.number[truth.event[pairs.truth]], response, place)
-    # A row per bin of true pT, the last for everything above.
-    row = np.searchsorted(np.array(JET_PT_EDGES[1:]), true_pt, side="right")
-    sheet.tallies["jet_matched"].fill(drawn.weights, truth.event, found.astype(np.float64), row)
+    row = _BINS * np.digitize(paired_pt, JET_PT_EDGES) + np.digitize(truth.eta[pairs.truth], ETA_EDGES)
+    sheet.entries["jet_response"].fill(number[truth.event[pairs.truth]], response, row)
+    # A cell per bin of true pT, the last for everything above.
+    sheet.count("jet_matched", weights, truth.event, np.digitize(true_pt, JET_PT_EDGES[1:]), found.astype(np.int64))
 
 
-def _fill_particles(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -> None:
-    """Match the candidates of a block to the true particles: who was found, invented, taken for whom; how momenta agree."""
-    pairs = match_particles(truth, reco)
-    found, real = _members(len(truth), pairs.truth), _members(len(reco), pairs.reco)
+def _measure_particles(sheet: Sheet, truth: Momenta, reco: Momenta, number: Integers, weights: Floats) -> None:
+    """Who was found, invented, taken for whom, and how momenta agree."""
+    pairs, found, real = _matched(match_particles, truth, reco)
     for name, particles, matched in (("particle_truth", truth, found), ("particle_reco", reco, real)):
         sheet.histograms[name].fill(label=particles.label, pt=particles.pt, eta=particles.eta, matched=matched)
     # Pairs, then true particles without a partner (taken for none), then candidates without one (made of none).
@@ -230,46 +219,36 @@ def _fill_particles(sheet: Sheet, truth: Momenta, reco: Momenta, drawn: Drawn) -
     reco_label = np.concatenate([reco.label[pairs.reco], 0 * missed, reco.label[fake]])
     event = np.concatenate([truth.event[pairs.truth], truth.event[missed], reco.event[fake]])
     sheet.histograms["confusion"].fill(truth_label=true_label, reco_label=reco_label)
-    sheet.tallies["confusion"].fill(drawn.weights, event, reco_label.astype(np.float64), true_label)
+    sheet.count("confusion", weights, event, true_label, reco_label)
     true_pt = truth.pt[pairs.truth]
-    place = CLASS_CELLS.of(truth.label[pairs.truth], true_pt)
-    number = drawn.number[truth.event[pairs.truth]]
-    sheet.entries["particle_response"].fill(number, reco.pt[pairs.reco] / true_pt, place)
+    row = _BINS * truth.label[pairs.truth] + np.digitize(true_pt, RESPONSE_PT_EDGES)
+    sheet.entries["particle_response"].fill(number[truth.event[pairs.truth]], reco.pt[pairs.reco] / true_pt, row)
     for label in LABELS:
         difference = reco.select(reco.label == label).counts - truth.select(truth.label == label).counts
         sheet.histograms["multiplicity"].fill(label=label, difference=difference)
 
 
-def _fill_sums(sheet: Sheet, truth: Truth, reco: Floats, number: Integers) -> None:
-    """Count missing momentum (minus the sum) and visible energy of a block; `reco` is (event, [px, py, pz, energy])."""
-    true = truth.visible.sums()
+def _measure_sums(sheet: Sheet, truth: Truth, reco: Floats, number: Integers) -> None:
+    """Missing momentum (minus the sum) and visible energy; `reco` is (event, [px, py, pz, energy])."""
+    histograms, entries, true = sheet.histograms, sheet.entries, truth.visible.sums()
     true_pt, reco_pt = np.hypot(true[:, 0], true[:, 1]), np.hypot(reco[:, 0], reco[:, 1])
     events = np.flatnonzero(true_pt > MIN_MISSING_PT)
     response = reco_pt[events] / true_pt[events]
-    sheet.histograms["met_response"].fill(truth_met=true_pt[events], response=response)
-    sheet.entries["met_response"].fill(number[events], response, np.digitize(true_pt[events], MISSING_PT_EDGES))
+    histograms["met_response"].fill(truth_met=true_pt[events], response=response)
+    entries["met_response"].fill(number[events], response, np.digitize(true_pt[events], MISSING_PT_EDGES))
     error = true[:, :3] - reco[:, :3]
     for axis, component in enumerate("xyz"):
-        sheet.histograms["met_error"].fill(component=component, difference=error[:, axis])
-    sheet.entries["momentum_error"].fill(number, np.linalg.norm(error, axis=1))
+        histograms["met_error"].fill(component=component, difference=error[:, axis])
+    entries["momentum_error"].fill(number, np.linalg.norm(error, axis=1))
     events = np.flatnonzero(true[:, 3] > 0)  # where nothing was visible there is no ratio
     ratio = reco[events, 3] / true[events, 3]
-    sheet.histograms["visible_energy"].fill(ratio=ratio)
-    sheet.entries["visible_energy"].fill(number[events], ratio)
-    if "total_energy" in sheet.entries:
-        sheet.entries["total_energy"].fill(number[truth.barrel], reco[truth.barrel, 3])
+    histograms["visible_energy"].fill(ratio=ratio)
+    entries["visible_energy"].fill(number[events], ratio)
+    if "total_energy" in entries:
+        entries["total_energy"].fill(number[truth.barrel], reco[truth.barrel, 3])
 
 
-def _fill_masses(sheet: Sheet, sample: str, truth: Truth | None, reco: Momenta, number: Integers) -> None:
-    rows = mass_names(sample, has_truth=truth is not None)
-    invisible = truth.invisible if truth is not None else np.zeros((len(reco.counts), 4))
-    for name, (events, values) in measure_masses(masses_of(sample, truth is not None), invisible, reco):
-        if len(values):
-            sheet.histograms["mass"].fill(name=name, mass=values)
-        sheet.entries["mass"].fill(number[events], values, np.full(len(values), rows.index(name)))
-
-
-def _members(size: int, positions: Integers) -> Mask:
-    mask = np.zeros(size, bool)
-    mask[positions] = True
-    return mask
+def _matched(match: Callable[[Momenta, Momenta], Pairs], truth: Momenta, reco: Momenta) -> tuple[Pairs, Mask, Mask]:
+    """The pairs, and by true and by reconstructed object whether it is in one."""
+    pairs = match(truth, reco)
+    return pairs, np.isin(np.arange(len(truth)), pairs.truth), np.isin(np.arange(len(reco)), pairs.reco)

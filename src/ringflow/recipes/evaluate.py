@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain, count
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.base.log import progress, say, table
@@ -55,6 +55,8 @@ _SHOWN = {
     "particle_fake_rate": "fake rate",
     "particle_f1": "F1",
 }
+#: A reconstruction may be called like a collection.
+_CANDIDATES_OF = "candidates of "
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,33 @@ class _Scored:
         """Whether the network is asked, not a file of that name."""
         return "model" in self.reconstructions and "model" not in self.files
 
+    def empty_sheets(self) -> dict[str, Sheet]:
+        """One per reconstruction."""
+        sample, truth = self.dataset.manifest.sample, has_truth(self.dataset)
+        return {name: Sheet.empty(sample, has_truth=truth) for name in self.reconstructions}
 
-@dataclass(frozen=True)
-class _Task:
+    def makers(self) -> dict[str, Reconstruct]:
+        """What makes the candidates of a block, by reconstruction."""
+        return {name: self._maker(name) for name in self.reconstructions}
+
+    def _maker(self, name: str) -> Reconstruct:
+        if name in self.files:
+            file = CandidateFile(self.files[name])
+            return lambda block: file.select(block.event_number)
+        make = open_reconstruction(name, self.dataset.manifest.detector, self.model)
+
+        def candidates(block: EventBlock) -> Collection:
+            try:
+                return make(block)
+            except KeyError as missing:  # outside data need not have every column
+                raise DatasetError(
+                    f"{name} needs the column {missing}, which the dataset lacks; name the others with --reconstructions"
+                ) from None
+
+        return candidates
+
+
+class _Task(NamedTuple):
     """The first `events` events of (a split of) one shard."""
 
     sample: _Scored
@@ -109,9 +135,20 @@ def evaluate(
     histograms: dict[str, dict[str, Histograms]] = {}
     tasks = {sample.name: _tasks(sample, events, split) for sample in samples}
     for sample in samples:
+        manifest, dataset = sample.dataset.manifest, sample.dataset
         sheets = _score(sample, tasks[sample.name], workers)
-        scored = sum(task.events for task in tasks[sample.name])
-        results["samples"][sample.name] = _report(sample, sheets, scored, split)
+        results["samples"][sample.name] = {
+            "sample": manifest.sample,
+            "detector": manifest.detector,
+            "dataset": dataset.path.name,
+            "manifest_sha256": manifest_hash(dataset.path),
+            "events": sum(task.events for task in tasks[sample.name]),
+            "split": split,
+            "truth": has_truth(dataset),
+            "not_available": missing_reasons(dataset, model),
+            "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
+            "comparisons": comparisons(sheets),
+        }
         histograms[sample.name] = {name: sheet.histograms for name, sheet in sheets.items()}
     used = model is not None or any(sample.uses_network for sample in samples)
     network = [model or shipped.MODEL] if used else []
@@ -121,8 +158,7 @@ def evaluate(
         from ringflow.evaluate.report import write_report  # drawing costs a second of imports
 
         say("drawing the report")
-        shown = {name: _first_event(parts[0]) for name, parts in tasks.items()}
-        write_report(results, histograms, out, shown)
+        write_report(results, histograms, out, {name: _first_event(parts[0]) for name, parts in tasks.items()})
         write_atomic(out / METRICS_FILE, json.dumps(results, indent=1, allow_nan=False) + "\n")
     return results
 
@@ -135,7 +171,7 @@ def show(results: Mapping[str, Any], *, as_json: bool) -> None:
     rows = []
     for sample, entry in results["samples"].items():
         for name, figures in entry["reconstructions"].items():
-            rows.append([sample, name, entry["events"], *(_cell(figures.get(figure)) for figure in _SHOWN)])
+            rows.append([sample, name, entry["events"], *(_cell(**(figures.get(figure) or {})) for figure in _SHOWN)])
         for name, reason in entry["not_available"].items():
             say(f"{sample}: no {name}: {reason}")
     table("Evaluation (a width is IQR / median)", ["sample", "reconstruction", "events", *_SHOWN.values()], rows)
@@ -146,12 +182,10 @@ def report_page(out: Path | None) -> Path | None:
     return None if out is None else out / PAGE_FILE
 
 
-def _cell(figure: Mapping[str, float | None] | None) -> str:
-    if figure is None or figure["value"] is None:
+def _cell(value: float | None = None, lo: float | None = None, hi: float | None = None) -> str:
+    if value is None:
         return "-"
-    if figure["lo"] is None or figure["hi"] is None:
-        return f"{figure['value']:.4f}"
-    return f"{figure['value']:.4f} ± {(figure['hi'] - figure['lo']) / 2:.4f}"
+    return f"{value:.4f}" if lo is None or hi is None else f"{value:.4f} ± {(hi - lo) / 2:.4f}"
 
 
 def _samples(
@@ -173,11 +207,14 @@ def _samples(
         if name in taken:
             raise UsageError(f"there are two reconstructions called {name!r}; rename {path}")
         owned[owner][name] = path
-    samples: list[_Scored] = []
+    samples: dict[str, _Scored] = {}
     for dataset, files in zip(opened, owned, strict=True):
-        names = _choose(dataset, files, reconstructions, model)
-        samples.append(_Scored(_free_name(dataset, [s.name for s in samples]), dataset, names, files, model))
-    return samples
+        # With the detector, and then a number, where two datasets are of the same sample.
+        sample = dataset.manifest.sample
+        names = chain([sample, f"{sample}_{dataset.manifest.detector}"], (f"{sample}_{n}" for n in count(2)))
+        name = next(name for name in names if name not in samples)
+        samples[name] = _Scored(name, dataset, _choose(dataset, files, reconstructions, model), files, model)
+    return list(samples.values())
 
 
 def _choose(
@@ -189,20 +226,11 @@ def _choose(
         raise DatasetError(f"{model} cannot reconstruct {dataset.path}: {reasons['model']}")
     if not possible:
         raise UsageError(f"{dataset.path} allows no reconstruction ({'; '.join(reasons.values())}); give --candidates")
-    if wanted is None:
-        return tuple(possible)
-    for name in wanted:
+    for name in wanted or ():
         if name not in possible:
             because = f" ({reasons[name]})" if name in reasons else ""
             raise UsageError(f"no reconstruction {name!r} of {dataset.path}{because}; there is {', '.join(possible)}")
-    return tuple(name for name in possible if name in wanted)
-
-
-def _free_name(dataset: Dataset, taken: Sequence[str]) -> str:
-    """The name of the sample; with the detector, and then a number, where two datasets have the same."""
-    sample = dataset.manifest.sample
-    names = chain([sample, f"{sample}_{dataset.manifest.detector}"], (f"{sample}_{n}" for n in count(2)))
-    return next(name for name in names if name not in taken)
+    return tuple(name for name in possible if wanted is None or name in wanted)
 
 
 def _tasks(sample: _Scored, events: int | None, split: str | None) -> list[_Task]:
@@ -218,114 +246,54 @@ def _tasks(sample: _Scored, events: int | None, split: str | None) -> list[_Task
     return tasks
 
 
-def _report(sample: _Scored, sheets: dict[str, Sheet], events: int, split: str | None) -> dict[str, Any]:
-    manifest = sample.dataset.manifest
-    return {
-        "sample": manifest.sample,
-        "detector": manifest.detector,
-        "dataset": sample.dataset.path.name,
-        "manifest_sha256": manifest_hash(sample.dataset.path),
-        "events": events,
-        "split": split,
-        "truth": has_truth(sample.dataset),
-        "not_available": missing_reasons(sample.dataset, sample.model),
-        "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
-        "comparisons": comparisons(sheets),
-    }
-
-
 def _score(sample: _Scored, tasks: list[_Task], workers: int) -> dict[str, Sheet]:
     """One sheet per reconstruction."""
-    detector, truth = sample.dataset.manifest.detector, has_truth(sample.dataset)
-    if not truth:
+    detector = sample.dataset.manifest.detector
+    if not has_truth(sample.dataset):
         say(f"{sample.name} has no truth: only what needs none is computed")
     trained_for = open_model(sample.model).detector if sample.uses_network else None
     if trained_for is not None and trained_for != detector:
         say(f"{sample.name}: the model was trained for the detector {trained_for!r}, the dataset is of {detector!r}")
-    sheets = {name: Sheet.empty(sample.dataset.manifest.sample, has_truth=truth) for name in sample.reconstructions}
-    with progress(sum(task.events for task in tasks), f"evaluating {sample.name}") as advance:
-        for task, parts in zip(tasks, _score_shards(tasks, workers), strict=True):
-            for name, part in parts.items():
-                sheets[name].add(part)
-            advance(task.events)
-    return sheets
-
-
-def _score_shards(tasks: Sequence[_Task], workers: int) -> Iterator[dict[str, Sheet]]:
-    """The sheets of every task by reconstruction, in the order of the tasks."""
-    if workers == 1 or len(tasks) <= 1:
-        yield from map(_score_shard, tasks)
-        return
-    # Ctrl-C reaches all processes: only the parent answers, and ends the others.
+    sheets = sample.empty_sheets()
+    # Ctrl-C reaches all processes: only the parent answers, and ends the others. A pool starts none before it is given work.
     deaf = (signal.SIGINT, signal.SIG_IGN)
     pool = ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), signal.signal, deaf)
     try:
-        yield from pool.map(_score_shard, tasks)
+        with progress(sum(task.events for task in tasks), f"evaluating {sample.name}") as advance:
+            alone = workers == 1 or len(tasks) == 1
+            for task, parts in zip(tasks, (map if alone else pool.map)(_score_shard, tasks), strict=True):
+                for name, part in parts.items():
+                    sheets[name].add(part)
+                advance(task.events)
     except BrokenProcessPool:
         raise FailureError("a worker ended unexpectedly, perhaps for want of memory; use fewer workers") from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _score_shard(task: _Task) -> dict[str, Sheet]:
-    """One sheet per reconstruction."""
-    sample, truth_known = task.sample.dataset.manifest.sample, has_truth(task.sample.dataset)
-    sheets = {name: Sheet.empty(sample, has_truth=truth_known) for name in task.sample.reconstructions}
-    for block in _chunks(task):
-        truth = Truth.of(block) if truth_known else None
-        for name, sheet in sheets.items():
-            reco = checked(block[_key(name)], block.event_number, name)
-            measure(sheet, sample, block.event_number, truth, reco)
     return sheets
 
 
-def _first_event(task: _Task) -> tuple[EventBlock, dict[str, Collection]]:
-    """The first event of a task with all its columns, and the candidates of every reconstruction, to be drawn."""
-    event = next(task.sample.dataset.one_shard(task.shard).events(task.split)).take(0, 1)
-    return event, {name: make(event) for name, make in _makers(task.sample).items()}
-
-
-def _chunks(task: _Task) -> Iterator[EventBlock]:
-    """Blocks of `EVENTS_AT_ONCE` events or more with their truth and the candidates of every reconstruction."""
-    sample = task.sample
-    made_here = tuple(name for name in sample.reconstructions if name not in sample.files)
-    present = columns_for(sample.dataset, made_here, sample.model)
+def _score_shard(task: _Task) -> dict[str, Sheet]:
+    """One sheet per reconstruction, of blocks of `EVENTS_AT_ONCE` events or more."""
+    scored, dataset = task.sample, task.sample.dataset
+    made_here = tuple(name for name in scored.reconstructions if name not in scored.files)
+    present = columns_for(dataset, made_here, scored.model)
     columns = [parquet_name(name, column) for name, part in present.items() for column in part]
-    makers = _makers(sample)
+    sheets, makers = scored.empty_sheets(), scored.makers()
     waiting: list[EventBlock] = []
     left = task.events
-    for block in sample.dataset.one_shard(task.shard).events(task.split, columns):
+    for block in dataset.one_shard(task.shard).events(task.split, columns):
         waiting.append(_reconstruct(block.take(0, min(len(block), left)), makers))
         left -= len(waiting[-1])
         if not left or sum(map(len, waiting)) >= EVENTS_AT_ONCE:
-            yield concatenate(waiting)
+            joined = concatenate(waiting)
+            truth = Truth.of(joined) if has_truth(dataset) else None
+            for name, sheet in sheets.items():
+                reco = checked(joined[_CANDIDATES_OF + name], joined.event_number, name)
+                measure(sheet, dataset.manifest.sample, joined.event_number, truth, reco)
             waiting = []
         if not left:
-            return
-
-
-def _makers(sample: _Scored) -> dict[str, Reconstruct]:
-    """What makes the candidates of a block, by reconstruction."""
-
-    def from_file(path: Path) -> Reconstruct:
-        file = CandidateFile(path)
-        return lambda block: file.select(block.event_number)
-
-    def made(name: str) -> Reconstruct:
-        make = open_reconstruction(name, sample.dataset.manifest.detector, sample.model)
-
-        def candidates(block: EventBlock) -> Collection:
-            try:
-                return make(block)
-            except KeyError as missing:  # outside data need not have every column
-                raise DatasetError(
-                    f"{name} needs the column {missing}, which the dataset lacks; name the others with --reconstructions"
-                ) from None
-
-        return candidates
-
-    files = sample.files
-    return {name: from_file(files[name]) if name in files else made(name) for name in sample.reconstructions}
+            break
+    return sheets
 
 
 def _reconstruct(block: EventBlock, makers: dict[str, Reconstruct]) -> EventBlock:
@@ -334,10 +302,11 @@ def _reconstruct(block: EventBlock, makers: dict[str, Reconstruct]) -> EventBloc
     for name, make in makers.items():
         found = make(block)
         columns = {column: found[column] for column in ("label", "px", "py", "pz", "energy")}
-        kept[_key(name)] = Collection(found.counts, columns)
+        kept[_CANDIDATES_OF + name] = Collection(found.counts, columns)
     return EventBlock(block.event_number, kept)
 
 
-def _key(reconstruction: str) -> str:
-    """A reconstruction may be called like a collection."""
-    return f"candidates of {reconstruction}"
+def _first_event(task: _Task) -> tuple[EventBlock, dict[str, Collection]]:
+    """The first event of a task with all its columns, and the candidates of every reconstruction, to be drawn."""
+    event = next(task.sample.dataset.one_shard(task.shard).events(task.split)).take(0, 1)
+    return event, {name: make(event) for name, make in task.sample.makers().items()}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringflow.evaluate import bootstrap
-from ringflow.evaluate.bootstrap import REPLICATES, Entries, Tally, estimate, event_weights
+from ringflow.evaluate.bootstrap import REPLICATES, Entries, estimate, event_weights
 
 EVENTS = np.arange(20_000)
 
@@ -28,19 +28,6 @@ def test_weights_of_events_and_replicates_are_independent() -> None:
     assert abs(np.corrcoef(drawn[5, :-1], drawn[5, 1:])[0, 1]) < 0.03
     assert len({row.tobytes() for row in drawn}) == REPLICATES
     assert np.array_equal(event_weights(EVENTS[100:120])[1:], drawn[:, 100:120])  # they belong to the event number
-
-
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=60), st.integers(1, 59))
-def test_a_tally_does_not_depend_on_how_events_are_cut(values: list[float], cut: int) -> None:
-    events, entries = np.arange(len(values)), np.array(values)
-    edges = np.linspace(0, 10, 21)
-    whole, first, second = (Tally.empty(edges) for _ in range(3))
-    whole.fill(event_weights(events), events, entries)
-    first.fill(event_weights(events[:cut]), np.arange(len(events[:cut])), entries[:cut])
-    second.fill(event_weights(events[cut:]), np.arange(len(events[cut:])), entries[cut:])
-    first.add(second)
-    assert np.array_equal(whole.counts, first.counts)
-    assert whole.total()[0] == len(values)
 
 
 def test_quantiles_are_those_of_the_entries() -> None:

@@ -156,7 +156,7 @@ def test_sheets_of_parts_add_up() -> None:
         measure(part, "any", np.array([n]), truth_of(TRUE[n : n + 1]), momenta_of(MADE[n : n + 1]))
         parts.add(part)
     for name, tally in whole.tallies.items():
-        assert np.array_equal(tally.counts, parts.tallies[name].counts), name
+        assert np.array_equal(tally, parts.tallies[name]), name
     for name, histogram in whole.histograms.items():
         assert np.array_equal(histogram.values(flow=True), parts.histograms[name].values(flow=True)), name
 

@@ -1,8 +1,13 @@
-"""Quantities against another one: points with uncertainties per reconstruction and a panel of ratios to one of them."""
+"""All figures of one sample: how each is drawn, and in the order of the report its title, caption and the numbers behind it.
+
+Distributions and fractions are drawn from histograms; medians and widths are those of the metrics, which the tables show too.
+Where reconstructions are compared, a lower panel shows ratios to one of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import hist
@@ -14,11 +19,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ringflow.evaluate.momenta import Floats
+from ringflow.evaluate.metrics import BY_KEY, MASS_METRICS, Metric
+from ringflow.evaluate.momenta import Floats, momenta
 from ringflow.evaluate.plots.style import (
     CLASS_MARKS,
     CLASS_NAMES,
     Look,
+    display_name,
     legend,
     legend_height,
     looks,
@@ -28,13 +35,20 @@ from ringflow.evaluate.plots.style import (
     say_empty,
     styled,
 )
+from ringflow.evaluate.sheet import ETA_EDGES, JET_PT_EDGES, LABELS, MISSING_PT_EDGES, RESPONSE_PT_EDGES
+from ringflow.evaluate.tables import written
 from ringflow.event.block import Collection, EventBlock
 
-#: Bins with fewer entries are not drawn.
-MIN_ENTRIES = 10
-
+#: Bins with fewer entries are not drawn; fewer entries make no distribution, fewer events no spread, fewer points no curve.
+MIN_ENTRIES, FEWEST_ENTRIES, FEWEST_EVENTS, FEWEST_POINTS = 10, 50, 20, 3
 #: A ratio panel shows at most this range; what lies outside is drawn at the border as an arrow head.
 _RATIO_RANGE = (0.0, 2.5)
+_MOST_BINS = 60
+_ETA_RANGE = 3.2
+_GUIDE: dict[str, Any] = {"color": "#aaaaaa", "linewidth": 0.9, "zorder": 0}
+
+Histogram = hist.Hist[Any]
+Book = Mapping[str, Histogram]
 
 
 class Curve(NamedTuple):
@@ -45,7 +59,7 @@ class Curve(NamedTuple):
     up: Floats
 
 
-def at(histogram: hist.Hist[Any], axis: str, value: int | str) -> hist.Hist[Any]:
+def at(histogram: Histogram, axis: str, value: int | str) -> Histogram:
     """The part of a histogram in one category."""
     part = histogram[{axis: hist.loc(value)}]
     assert isinstance(part, hist.Hist)  # one axis of several is gone
@@ -61,9 +75,7 @@ def fraction(passed: Floats, total: Floats) -> Curve:
     return Curve(value, np.where(filled, value - low, np.nan), np.where(filled, high - value, np.nan))
 
 
-def matched_fraction(
-    histogram: hist.Hist[Any], axis: str, *, matched: bool = True, edges: Floats | None = None
-) -> Curve:
+def matched_fraction(histogram: Histogram, axis: str, *, matched: bool = True, edges: Floats | None = None) -> Curve:
     """Share of matched (or unmatched) entries along one axis; `edges` merges its bins into fewer."""
     counts = histogram.project(axis, "matched").values().astype(np.float64)
     if edges is not None:
@@ -100,35 +112,36 @@ def draw_against(
     around: float | None = None,
     log: bool = False,
     fraction: bool = False,
+    below: tuple[Mapping[str, Curve], str] | None = None,
 ) -> Figure:
-    """One quantity against another with a ratio panel where there is something to compare."""
+    """One quantity against another, `below` it a second one, each with ratios where there is something to compare.
+
+    `around` is a value to be marked; fractions are shown from 0 or to 1, whichever they are nearer to.
+    """
     compared = reference_of(curves) is not None
-    figure, axes = panels([2.75, 1.15] if compared else [3.6], top=legend_height(looks(curves)))
-    draw_curves(axes[0], edges, curves, log=log)
-    if fraction:
-        set_fraction_range(axes[0], curves)
-    elif around is not None:
-        axes[0].axhline(around, color="#aaaaaa", linewidth=0.9, zorder=0)
-    else:
-        axes[0].set_ylim(bottom=0.0)
+    quantities = [(curves, ylabel), *([below] if below else [])]
+    each = ((2.75, 1.15), (3.6,)) if below is None else ((2.1, 1.0), (2.3,))
+    figure, axes = panels([*each[not compared]] * len(quantities), top=legend_height(looks(curves)))
+    for (shown, label), main in zip(quantities, axes[:: 1 + compared], strict=True):
+        draw_curves(main, edges, shown, log=log)
+        known = np.concatenate([curve.value[np.isfinite(curve.value)] for curve in shown.values()])
+        if around is not None:
+            main.axhline(around, **_GUIDE)
+        elif not fraction:
+            main.set_ylim(bottom=0.0)
+        elif not len(known):
+            main.set_ylim(0.0, 1.05)
+        elif known.mean() > 0.5:
+            low = max(float(known.min()) - 0.05, 0.0)
+            main.set_ylim(low, 1.0 + 0.05 * (1.0 - low))
+        else:
+            main.set_ylim(0.0, min(max(1.3 * float(known.max()), 0.02), 1.05))
+        main.set_ylabel(label)
+        if compared:
+            draw_ratios(axes[axes.index(main) + 1], edges, shown, log=log)
     legend(axes[0], looks(curves), points=True)
-    axes[0].set_ylabel(ylabel)
-    if compared:
-        draw_ratios(axes[1], edges, curves, log=log)
     axes[-1].set_xlabel(xlabel)
     return figure
-
-
-def set_fraction_range(axes: Axes, curves: Mapping[str, Curve]) -> None:
-    """Show fractions from 0 or to 1, whichever they are nearer to, and no more empty space than needed."""
-    known = np.concatenate([curve.value[np.isfinite(curve.value)] for curve in curves.values()])
-    if not len(known):
-        axes.set_ylim(0.0, 1.05)
-    elif known.mean() > 0.5:
-        low = max(float(known.min()) - 0.05, 0.0)
-        axes.set_ylim(low, 1.0 + 0.05 * (1.0 - low))
-    else:
-        axes.set_ylim(0.0, min(max(1.3 * float(known.max()), 0.02), 1.05))
 
 
 def draw_curves(axes: Axes, edges: Floats, curves: Mapping[str, Curve], *, log: bool = False) -> None:
@@ -152,10 +165,9 @@ def draw_ratios(
 ) -> None:
     """The same curves divided by the one of the reference; where `limits` are given, what lies outside is cut off."""
     reference = reference_of(curves)
-    if reference is None:
-        return
+    assert reference is not None, "there is something to compare"
     quotients = {name: ratio(curve, curves[reference]) for name, curve in curves.items()}
-    low, high = limits or ratio_limits([quotients[name] for name in quotients if name != reference])
+    low, high = limits or _ratio_limits([quotients[name].value for name in quotients if name != reference])
     for position, (name, look) in enumerate(looks(curves).items()):
         if name == reference:
             axes.axhline(1.0, color=look.color, linestyle=look.line, linewidth=1.4)
@@ -170,9 +182,9 @@ def draw_ratios(
     axes.set_ylabel(f"ratio to\n{name if len(name) <= 16 else 'the first'}", fontsize=10.5)
 
 
-def ratio_limits(quotients: list[Curve]) -> tuple[float, float]:
+def _ratio_limits(quotients: list[Floats]) -> tuple[float, float]:
     """A range with 1 in it that holds the ratios, but not far beyond what can be read."""
-    values = np.concatenate([quotient.value[np.isfinite(quotient.value)] for quotient in quotients] or [np.ones(1)])
+    values = np.concatenate([quotient[np.isfinite(quotient)] for quotient in quotients])
     if not len(values):
         return 0.5, 1.5
     low, high = min(values.min(), 1.0), max(values.max(), 1.0)
@@ -192,13 +204,7 @@ def _draw_curve(axes: Axes, places: Floats, curve: Curve, look: Look) -> None:
 def _places(edges: Floats, position: int, count: int, *, log: bool) -> Floats:
     """Where in its bins a curve stands: side by side around the centre, so that no bar hides another."""
     share = 0.5 + 0.1 * (position - (count - 1) / 2)
-    if log:
-        places: Floats = edges[:-1] ** (1 - share) * edges[1:] ** share
-        return places
-    return np.asarray(edges[:-1] + share * np.diff(edges))
-
-
-_MOST_BINS = 60
+    return np.asarray(edges[:-1] ** (1 - share) * edges[1:] ** share if log else edges[:-1] + share * np.diff(edges))
 
 
 class Binned(NamedTuple):
@@ -210,7 +216,7 @@ class Binned(NamedTuple):
 
 @styled
 def draw_distribution(
-    histograms: Mapping[str, hist.Hist[Any]],
+    histograms: Book,
     label: str,
     notes: Mapping[str, str],
     *,
@@ -226,11 +232,15 @@ def draw_distribution(
     edges, binned = common_bins(histograms)
     draw_steps(axes[0], edges, binned)
     if around is not None and edges[0] < around < edges[-1]:
-        axes[0].axvline(around, color="#aaaaaa", linewidth=0.9, zorder=0)
+        axes[0].axvline(around, **_GUIDE)
     legend(axes[0], looks(histograms), notes, points=False)
     axes[0].set_ylabel(f"share of entries per {edges[1] - edges[0]:.3g}{unit and f' {unit}'}")
     if compared:
-        draw_ratios(axes[1], edges, {name: _density(part) for name, part in binned.items()}, limits=(0.0, 2.0))
+        shares = {}
+        for name, (counts, total) in binned.items():
+            error = np.sqrt(counts) / max(total, 1.0)
+            shares[name] = Curve(np.where(counts > 0, counts / max(total, 1.0), np.nan), error, error)
+        draw_ratios(axes[1], edges, shares, limits=(0.0, 2.0))
     axes[-1].set_xlabel(label)
     return figure
 
@@ -258,9 +268,7 @@ def draw_steps(axes: Axes, edges: Floats, binned: Mapping[str, Binned]) -> None:
     axes.set_ylim(0.0, 1.12 * top if top > 0 else 1.0)
 
 
-def common_bins(
-    histograms: Mapping[str, hist.Hist[Any]], span: Mapping[str, hist.Hist[Any]] | None = None
-) -> tuple[Floats, dict[str, Binned]]:
+def common_bins(histograms: Book, span: Book | None = None) -> tuple[Floats, dict[str, Binned]]:
     """One binning for all, from the first to the last percent of the widest (of `span`, if given).
 
     At most sixty bins, and fewer where there would be fewer than four entries in each.
@@ -288,14 +296,8 @@ def _ends(counts: npt.NDArray[Any]) -> tuple[int, int]:
     return max(int(low) - 1, 0), min(int(high), len(counts) - 2)
 
 
-def _density(part: Binned) -> Curve:
-    total = max(part.total, 1.0)
-    error = np.sqrt(part.counts) / total
-    return Curve(np.where(part.counts > 0, part.counts / total, np.nan), error, error)
-
-
 @styled
-def missing_error(histograms: Mapping[str, hist.Hist[Any]]) -> Figure:
+def missing_error(histograms: Book) -> Figure:
     """Error of the missing momentum along x, y and z."""
     components = list(next(iter(histograms.values())).axes["component"])
     figure, rows = panels([1.6] * len(components), top=legend_height(looks(histograms)))
@@ -306,34 +308,14 @@ def missing_error(histograms: Mapping[str, hist.Hist[Any]]) -> Figure:
         draw_steps(axes, edges, binned)
         axes.set_ylabel(f"per {edges[1] - edges[0]:.3g} GeV")
         axes.text(0.02, 0.9, f"${component}$ component", transform=axes.transAxes, va="top")
-        axes.axvline(0.0, color="#aaaaaa", linewidth=0.9, zorder=0)
+        axes.axvline(0.0, **_GUIDE)
     legend(rows[0], looks(histograms), points=False)
     rows[-1].set_xlabel("missing momentum, reconstructed − true [GeV]")
     return figure
 
 
 @styled
-def particle_rates(
-    edges: Floats, efficiency: Mapping[str, Curve], fakes: Mapping[str, Curve], xlabel: str, *, log: bool
-) -> Figure:
-    """Efficiency (of true particles) and fake rate (of candidates) of one class, with ratios."""
-    compared = reference_of(efficiency) is not None
-    figure, axes = panels([2.1, 1.0, 2.1, 1.0] if compared else [2.3, 2.3], top=legend_height(looks(efficiency)))
-    step = len(axes) // 2
-    for panel, (curves, title) in enumerate([(efficiency, "efficiency"), (fakes, "fake rate")]):
-        main = axes[panel * step]
-        draw_curves(main, edges, curves, log=log)
-        set_fraction_range(main, curves)
-        main.set_ylabel(title)
-        if compared:
-            draw_ratios(axes[panel * step + 1], edges, curves, log=log)
-    legend(axes[0], looks(efficiency), points=True)
-    axes[-1].set_xlabel(xlabel)
-    return figure
-
-
-@styled
-def confusion(histogram: hist.Hist[Any]) -> Figure:
+def confusion(histogram: Histogram) -> Figure:
     """Who is taken for whom, each row (true class) in percent of its sum; `none` is missed or fake."""
     counts = histogram.values()
     sums = counts.sum(axis=1, keepdims=True)
@@ -344,21 +326,18 @@ def confusion(histogram: hist.Hist[Any]) -> Figure:
         shares.T, edges, edges, ax=axes, cmap="Blues", cmin=0.0, cmax=100.0, cbar=False, flow="none", edgecolor="white",
         linewidth=0.8,
     )  # fmt: skip
-    for row, column in np.argwhere(np.broadcast_to(sums > 0, counts.shape)):
-        if (row, column) == (0, 0):  # what neither exists nor is found cannot be counted
+    for (row, column), share in np.ndenumerate(shares):
+        if not sums[row] or row == column == 0:  # what neither exists nor is found cannot be counted
             continue
-        share = shares[row, column]
         color, weight = "white" if share > 55 else "black", "bold" if row == column else "normal"
-        axes.text(column, row, _percent(share), ha="center", va="center", color=color, weight=weight, fontsize=12)
+        text = "·" if share == 0 else "<0.1" if share < 0.1 else f"{share:.{int(share < 10)}f}"
+        axes.text(column, row, text, ha="center", va="center", color=color, weight=weight, fontsize=12)
     if not sums.any():
         say_empty(axes)
-    names = [name.replace(" ", "\n") for name in CLASS_NAMES]
-    rows = ["fake" if row == 0 else name for row, name in enumerate(names)]
-    columns = ["missed" if column == 0 else name for column, name in enumerate(names)]
-    axes.set_xticks(range(len(columns)), columns, fontsize=10.5)
-    axes.set_yticks(
-        range(len(rows)), [f"{name}\n({int(n):,})" for name, n in zip(rows, sums[:, 0], strict=True)], fontsize=10.5
-    )
+    names = [name.replace(" ", "\n") for name in CLASS_NAMES[1:]]
+    rows = [f"{name}\n({int(n):,})" for name, n in zip(["fake", *names], sums[:, 0], strict=True)]
+    axes.set_xticks(range(len(rows)), ["missed", *names], fontsize=10.5)
+    axes.set_yticks(range(len(rows)), rows, fontsize=10.5)
     axes.set_xlabel("reconstructed class")
     axes.set_ylabel("true class (entries)")
     axes.tick_params(which="both", length=0)
@@ -369,7 +348,7 @@ def confusion(histogram: hist.Hist[Any]) -> Figure:
 
 
 @styled
-def multiplicity(histograms: Mapping[str, hist.Hist[Any]]) -> Figure:
+def multiplicity(histograms: Book) -> Figure:
     """Particles too many or too few per event: mean, and the range of the central 68 % of events, per class."""
     figure, (axes,) = panels([3.6], top=legend_height(looks(histograms)))
     chosen = looks(histograms)
@@ -377,12 +356,14 @@ def multiplicity(histograms: Mapping[str, hist.Hist[Any]]) -> Figure:
     for position, (name, look) in enumerate(chosen.items()):
         shift = 0.15 * (position - (len(chosen) - 1) / 2)
         for place, label in enumerate(labels):
-            low, mean, high = _centre(at(histograms[name], "label", label))
-            axes.vlines(place + shift, low, high, color=look.color, linewidth=5, alpha=0.3)
-            axes.plot([place + shift], [mean], look.marker, color=look.color)
-    if not any(histogram.sum(flow=True) for histogram in histograms.values()):
-        say_empty(axes)
-    axes.axhline(0.0, color="#aaaaaa", linewidth=0.9, zorder=0)
+            counted = at(histograms[name], "label", label)  # every whole number has a bin of its own
+            counts, values = counted.values(), counted.axes[0].centers
+            if counts.sum():
+                low, high = values[np.searchsorted(np.cumsum(counts) / counts.sum(), [0.16, 0.84])]
+                axes.vlines(place + shift, low, high, color=look.color, linewidth=5, alpha=0.3)
+                mean = (counts * values).sum() / counts.sum()
+                axes.plot([place + shift], [mean], look.marker, color=look.color)
+    axes.axhline(0.0, **_GUIDE)
     axes.set_xticks(range(len(labels)), [CLASS_NAMES[label].replace(" ", "\n") for label in labels])
     axes.tick_params(axis="x", which="minor", bottom=False, top=False)
     axes.set_xlim(-0.5, len(labels) - 0.5)
@@ -391,54 +372,39 @@ def multiplicity(histograms: Mapping[str, hist.Hist[Any]]) -> Figure:
     return figure
 
 
-def _centre(histogram: hist.Hist[Any]) -> tuple[float, float, float]:
-    """16 % quantile, mean and 84 % quantile of whole numbers, each of which has a bin of its own."""
-    counts, values = histogram.values(), histogram.axes[0].centers
-    if not counts.sum():
-        return (float("nan"),) * 3
-    low, high = values[np.searchsorted(np.cumsum(counts) / counts.sum(), [0.16, 0.84])]
-    return float(low), float((counts * values).sum() / counts.sum()), float(high)
-
-
-def _percent(share: float) -> str:
-    if share == 0:
-        return "·"
-    if share < 0.1:
-        return "<0.1"
-    return f"{share:.1f}" if share < 10 else f"{share:.0f}"
-
-
-_ETA_RANGE = 3.2
-_SMALLEST_P = 1e-9
-
-
 @styled
-def event_display(block: EventBlock, candidates: Collection, title: str = "", index: int = 0) -> Figure:
-    """Event `index` of a block with the candidates of a reconstruction of the same block.
+def event_display(event: EventBlock, candidates: Collection, title: str) -> Figure:
+    """One event with the candidates of a reconstruction of it.
 
     Grey squares are clusters, grey crosses tracks, open circles truth targets, filled marks candidates by class; areas grow
-    with energy. Collections the block lacks are left out.
+    with energy. Collections the event lacks are left out.
     """
-    event, found = block.take(index, index + 1), candidates.take(index, index + 1)
     figure, (axes,) = panels([4.9], top=0.95)
     handles: list[Line2D] = []
+
+    def scatter(
+        marker: str, label: str, eta: Floats, phi: Floats, area: Any, edge: str, face: str, width: float
+    ) -> None:
+        line: dict[str, Any] = {"color": edge} if marker == "+" else {"facecolors": face, "edgecolors": edge}
+        axes.scatter(
+            eta, phi, s=area, marker=marker, linewidths=width, **line, alpha=0.8 if label in CLASS_NAMES else 1
+        )
+        style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": edge}
+        handles.append(Line2D([], [], linestyle="None", marker=marker, markersize=7, label=label, **style))
+
     if "cluster" in event:
-        cluster = event["cluster"]
-        axes.scatter(
-            cluster["eta"], cluster["phi"], s=_area(cluster["energy"], 2.2), marker="s", color="#cfcfcf", linewidths=0
-        )
-        handles.append(_entry("s", "cluster", markerfacecolor="#cfcfcf", markeredgecolor="#cfcfcf"))
+        part = event["cluster"]
+        scatter("s", "cluster", part["eta"], part["phi"], _area(part["energy"], 2.2), "#cfcfcf", "#cfcfcf", 0)
     if "track" in event:
-        track = event["track"]
-        axes.scatter(track["eta"], track["phi"], s=28, marker="+", color="#777777", linewidths=1.0)
-        handles.append(_entry("+", "track", markeredgecolor="#777777"))
+        part = event["track"]
+        scatter("+", "track", part["eta"], part["phi"], 28, "#777777", "none", 1.0)
     if "target" in event:
-        eta, phi = _direction(event["target"])
-        axes.scatter(
-            eta, phi, s=_area(event["target"]["energy"], 2.0), facecolors="none", edgecolors="black", linewidths=0.9
-        )
-        handles.append(_entry("o", "truth target", markerfacecolor="none", markeredgecolor="black"))
-    _draw_candidates(axes, found, handles)
+        true = momenta(event["target"])
+        scatter("o", "truth target", true.eta, true.phi, _area(true.energy, 2.0), "black", "none", 0.9)
+    found = momenta(candidates)
+    for label, (color, marker) in list(enumerate(CLASS_MARKS))[1:]:
+        if len(some := found.select(found.label == label)):
+            scatter(marker, CLASS_NAMES[label], some.eta, some.phi, _area(some.energy, 1.0), color, color, 0)
     axes.set_xlim(-_ETA_RANGE, _ETA_RANGE)
     axes.set_ylim(-np.pi, np.pi)
     axes.set_yticks([-np.pi, -np.pi / 2, 0, np.pi / 2, np.pi], [r"$-\pi$", r"$-\pi/2$", "0", r"$\pi/2$", r"$\pi$"])
@@ -446,32 +412,245 @@ def event_display(block: EventBlock, candidates: Collection, title: str = "", in
     axes.set_ylabel(r"$\phi$ [rad]")
     axes.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, columnspacing=1.0, handletextpad=0.2,
-        fontsize=10, title=plain(title) if title else None, alignment="left",
+        fontsize=10, title=plain(title), alignment="left",
     )  # fmt: skip
     return figure
 
 
-def _draw_candidates(axes: Axes, found: Collection, handles: list[Line2D]) -> None:
-    eta, phi = _direction(found)
-    area = _area(found["energy"], 1.0)
-    for label, (color, marker) in enumerate(CLASS_MARKS):
-        chosen = found["label"] == label
-        if label == 0 or not chosen.any():
-            continue
-        axes.scatter(eta[chosen], phi[chosen], s=area[chosen], marker=marker, color=color, alpha=0.8, linewidths=0)
-        handles.append(_entry(marker, CLASS_NAMES[label], markerfacecolor=color, markeredgecolor=color))
-
-
-def _direction(objects: Collection) -> tuple[Floats, Floats]:
-    """Pseudorapidity and azimuth of a momentum."""
-    px, py, pz = (objects[name].astype(np.float64) for name in ("px", "py", "pz"))
-    return np.arcsinh(pz / np.maximum(np.hypot(px, py), _SMALLEST_P)), np.arctan2(py, px)
-
-
-def _area(energy: Floats, scale: float) -> Floats:
+def _area(energy: npt.NDArray[Any], scale: float) -> Floats:
     """Marker area in points squared: a constant to be seen, and a part that grows with the energy in GeV."""
     return np.asarray(scale * (10.0 + 14.0 * np.maximum(energy.astype(np.float64), 0.0) ** 0.75))
 
 
-def _entry(marker: str, label: str, **colors: str) -> Line2D:
-    return Line2D([], [], linestyle="None", marker=marker, markersize=7, label=label, **colors)  # type: ignore[arg-type]
+_POINTS = f"Bars are 68 % intervals; bins with fewer than {MIN_ENTRIES} entries are left out."
+#: The bins of 2 GeV are too fine for a fraction.
+_JET_PT_EDGES = np.array([0.0, 10, 20, 30, 40, 50, 60, 70, 80, 100, 120, 150, 200])
+
+
+class Picture(NamedTuple):
+    """One figure to be drawn, unless there is too little: `lacks` says of what, if so."""
+
+    key: str
+    group: str
+    title: str
+    caption: str
+    draw: Callable[[], Figure]
+    lacks: str = ""
+
+
+class _Sample(NamedTuple):
+    """What the figures of a sample are drawn from, by reconstruction, and the pictures that can be made of it."""
+
+    books: Mapping[str, Book]
+    metrics: Mapping[str, Mapping[str, Any]]
+
+    def histograms(self, name: str, axis: str | None = None) -> dict[str, Histogram]:
+        """One histogram of all reconstructions, or its projection on an axis."""
+        found = {reconstruction: book[name] for reconstruction, book in self.books.items()}
+        return found if axis is None else {name: part.project(axis) for name, part in found.items()}
+
+    def filled(self, *names: str) -> bool:
+        """Whether every one of these histograms has something in it, for any reconstruction."""
+        return all(any(part.sum(flow=True) > 0 for part in self.histograms(name).values()) for name in names)
+
+    def curve(
+        self, key: str, group: str, title: str, caption: str, edges: Sequence[float] | Floats,
+        curves: Mapping[str, Curve], xlabel: str, ylabel: str, **looks: Any,
+    ) -> Picture:  # fmt: skip
+        """One quantity against another."""
+        shown = [*curves.values(), *(looks["below"][0].values() if "below" in looks else ())]
+        points = max((int(np.isfinite(curve.value).sum()) for curve in shown), default=0)
+        drawn = partial(draw_against, np.asarray(edges), curves, xlabel, ylabel, **looks)
+        reference, panel = (
+            reference_of(self.books),
+            "narrow panels divide" if "below" in looks else "lower panel divides",
+        )
+        note = f" The {panel} by {display_name(reference)}." if reference else ""
+        lacks = _few(points, f"of its bins hold {MIN_ENTRIES} entries", FEWEST_POINTS)
+        return Picture(key, group, title, f"{caption} {_POINTS}{note}", drawn, lacks)
+
+    def binned(
+        self, key: str, group: str, title: str, caption: str, edges: Sequence[float], figure: str, bins: str,
+        xlabel: str, ylabel: str, section: tuple[str, ...] = (), **looks: Any,
+    ) -> Picture:  # fmt: skip
+        """A figure of the metrics in bins, of all reconstructions that have it, in a section if one is named."""
+        rows = {name: self._part(name, section).get(bins) for name in self.books}
+        curves = {name: measured(found, figure) for name, found in rows.items() if found}
+        return self.curve(key, group, title, caption, edges, curves, xlabel, ylabel, **looks)
+
+    def distribution(
+        self, key: str, group: str, title: str, caption: str, histograms: Book, label: str,
+        notes: Mapping[str, Metric], section: tuple[str, ...] = (), **looks: Any,
+    ) -> Picture:  # fmt: skip
+        """One quantity; `notes` are the metrics that the legend tells, written as in the tables."""
+        numbers = {
+            name: "\n".join(f"{said} {written(self._part(name, section).get(m.key), m)}" for said, m in notes.items())
+            for name in self.books
+        }
+        reference = reference_of(self.books)
+        note = f" The lower panel divides by {display_name(reference)}." if reference else ""
+        drawn = partial(draw_distribution, histograms, label, numbers, **looks)
+        return Picture(key, group, title, caption + note, drawn, _few(_entries(histograms), "entries"))
+
+    def _part(self, reconstruction: str, section: tuple[str, ...]) -> Any:
+        part: Any = self.metrics.get(reconstruction) or {}
+        for key in section:
+            part = part.get(key) or {}
+        return part
+
+
+def _few(count: float, what: str, needed: int = FEWEST_ENTRIES) -> str:
+    return f"{count:,.0f} {what}, and {needed} are needed" if count < needed else ""
+
+
+def _entries(histograms: Book) -> float:
+    return max((float(part.sum(flow=True)) for part in histograms.values()), default=0.0)
+
+
+def _spread(median: str, width: str) -> dict[str, Metric]:
+    return {"median": BY_KEY[median], "IQR/median": BY_KEY[width]}
+
+
+def pictures(books: Mapping[str, Book], metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[Picture]:
+    """The figures of one sample, of what was counted and measured for every reconstruction; none of what is empty."""
+    sample = _Sample(books, metrics)
+    yield from _jets(sample, "Jets")
+    yield from _events(sample, "Missing momentum, energy and masses")
+    yield from _particles(sample, "All particles")
+    if sample.filled("particle_truth", "particle_reco"):
+        for label in LABELS:
+            yield from _class(sample, label, f"{CLASS_NAMES[label].capitalize()}s")
+
+
+def _jets(sample: _Sample, group: str) -> Iterator[Picture]:
+    matched = "Jets (e+e− generalised kT, p = −1, R = 0.4, pT > 5 GeV) are matched one to one within ΔR < 0.1."
+    true_pt, width = "true jet $p_T$ [GeV]", "IQR / median of jet response"
+    if sample.filled("jet_response"):
+        yield sample.distribution(
+            "jet_response", group, "Jet response",
+            f"Reconstructed over true transverse momentum of matched jets. {matched} IQR: distance of the quartiles.",
+            sample.histograms("jet_response", "response"), "jet $p_T$, reconstructed / true",
+            _spread("jet_median", "jet_iqr_over_median"), around=1.0,
+        )  # fmt: skip
+        yield sample.binned(
+            "jet_width_pt", group, "Jet resolution against pT",
+            "IQR / median of the jet response in bins of true jet pT: lower is better.",
+            JET_PT_EDGES, "iqr_over_median", "jet_bins", true_pt, width,
+        )  # fmt: skip
+        yield sample.binned(
+            "jet_median_pt", group, "Jet scale against pT",
+            "Median of the jet response in bins of true jet pT; 1 is right.",
+            JET_PT_EDGES, "median", "jet_bins", true_pt, "median jet response", around=1.0,
+        )  # fmt: skip
+        yield sample.binned(
+            "jet_width_eta", group, "Jet resolution against η",
+            "IQR / median of the jet response in bins of true jet pseudorapidity.",
+            ETA_EDGES, "iqr_over_median", "jet_eta_bins", r"true jet $\eta$", width,
+        )  # fmt: skip
+    for key, title, caption, name, needed, axis, xlabel, ylabel in (
+        (
+            "jet_matched_pt", "Jets found against pT", "Share of true jets matched to a reconstructed one.",
+            "jet_truth_pt", ("jet_truth_pt",), "truth_pt", true_pt, "true jets matched",
+        ),
+        (
+            "jet_fakes_pt", "Jets without a true one, against pT",
+            "Share of reconstructed jets that match no true jet.",
+            "jet_reco_pt", ("jet_truth_pt", "jet_reco_pt"), "pt", "reconstructed jet $p_T$ [GeV]", "jets without a true jet",
+        ),
+    ):  # fmt: skip
+        if sample.filled(*needed):
+            curves = {
+                reconstruction: matched_fraction(part, axis, matched=axis == "truth_pt", edges=_JET_PT_EDGES)
+                for reconstruction, part in sample.histograms(name).items()
+            }
+            yield sample.curve(key, group, title, caption, _JET_PT_EDGES, curves, xlabel, ylabel, fraction=True)
+
+
+def _events(sample: _Sample, group: str) -> Iterator[Picture]:
+    if sample.filled("met_response"):
+        true_pt = "true missing $p_T$ [GeV]"
+        yield sample.distribution(
+            "met_response", group, "Missing pT response",
+            "Reconstructed over true missing transverse momentum. Events with true missing pT above 5 GeV.",
+            sample.histograms("met_response", "response"), "missing $p_T$, reconstructed / true",
+            _spread("met_median", "met_iqr_over_median"), around=1.0,
+        )  # fmt: skip
+        yield sample.binned(
+            "met_width", group, "Missing pT resolution", "IQR / median of the response against the true missing pT.",
+            MISSING_PT_EDGES, "iqr_over_median", "met_bins", true_pt, "IQR / median, missing $p_T$",
+        )  # fmt: skip
+        yield sample.binned(
+            "met_median", group, "Missing pT scale", "Median of the response against the true missing pT; 1 is right.",
+            MISSING_PT_EDGES, "median", "met_bins", true_pt, "median missing $p_T$ response", around=1.0,
+        )  # fmt: skip
+    if sample.filled("met_error"):
+        errors = sample.histograms("met_error")
+        yield Picture(
+            "missing_error", group, "Missing momentum error",
+            "Reconstructed minus true missing momentum along x, y and z. Bands are statistical.",
+            partial(missing_error, errors), _few(_entries(errors) / 3, "events"),
+        )  # fmt: skip
+    if sample.filled("visible_energy"):
+        yield sample.distribution(
+            "visible_energy", group, "Visible energy",
+            "Summed energy of the candidates over that of the visible true particles, per event.",
+            sample.histograms("visible_energy"), "visible energy, reconstructed / true",
+            _spread("visible_energy_median", "visible_energy_resolution"), around=1.0,
+        )  # fmt: skip
+    masses = sample.histograms("mass")
+    for number, name in enumerate(dict.fromkeys(name for part in masses.values() for name in part.axes["name"]), 1):
+        yield sample.distribution(
+            f"mass_{number}", group, f"Mass: {name}", f"Reconstructed mass of the {name}.",
+            {key: at(part, "name", name) for key, part in masses.items() if name in list(part.axes["name"])},
+            f"{plain(name)} mass [GeV]", dict(zip(("median", "IQR/median"), MASS_METRICS, strict=True)),
+            ("masses", name), unit="GeV",
+        )  # fmt: skip
+
+
+def _particles(sample: _Sample, group: str) -> Iterator[Picture]:
+    if sample.filled("confusion"):
+        for number, (name, counted) in enumerate(sample.histograms("confusion").items(), start=1):
+            yield Picture(
+                f"confusion_{number}", group, f"Confusion matrix: {display_name(name)}",
+                "Row: true class, with its number of entries; column: what it was reconstructed as, in percent of the row. "
+                "Missed particles are in the first column, fakes in the first row. Pairs are assigned one to one in direction "
+                "and momentum (ΔR < 0.1, pT within 50 %), whatever their class.",
+                partial(confusion, counted), _few(counted.sum(flow=True), "particles"),
+            )  # fmt: skip
+    if sample.filled("multiplicity"):
+        differences = sample.histograms("multiplicity")
+        yield Picture(
+            "multiplicity", group, "Particles too many or too few",
+            "Candidates minus true particles per event and class: markers are means, bars hold the central 68 % of events.",
+            partial(multiplicity, differences), _few(_entries(differences) / len(LABELS), "events", FEWEST_EVENTS),
+        )  # fmt: skip
+    if sample.filled("particles_per_event"):
+        yield sample.distribution(
+            "particles_per_event", group, "Particles per event", "Number of candidates in an event.",
+            sample.histograms("particles_per_event"), "particles per event", {"mean": BY_KEY["particles_per_event"]},
+        )  # fmt: skip
+
+
+def _class(sample: _Sample, label: int, group: str) -> Iterator[Picture]:
+    name = CLASS_NAMES[label]
+    slug = name.replace(" ", "_")
+    truth, reco = (
+        {key: at(part, "label", label) for key, part in sample.histograms(side).items()}
+        for side in ("particle_truth", "particle_reco")
+    )
+    for axis, shown, symbol in (("pt", "pT", "$p_T$ [GeV]"), ("eta", "η", r"$\eta$")):
+        found = {key: matched_fraction(part, axis) for key, part in truth.items()}
+        fakes = {key: matched_fraction(part, axis, matched=False) for key, part in reco.items()}
+        yield sample.curve(
+            f"{slug}_{axis}", group, f"{group}: efficiency and fake rate against {shown}",
+            f"Efficiency: true {name}s matched to a candidate of any class, against their {shown}. Fake rate: {name} "
+            "candidates matched to no true particle, against theirs.",
+            next(iter(truth.values())).axes[axis].edges, found, f"{name} {symbol}", "efficiency",
+            below=(fakes, "fake rate"), fraction=True, log=axis == "pt",
+        )  # fmt: skip
+    yield sample.binned(
+        f"{slug}_width", group, f"{group}: momentum resolution",
+        f"IQR / median of reconstructed over true pT of matched {name}s.",
+        RESPONSE_PT_EDGES, "iqr_over_median", "pt_bins", f"true {name} $p_T$ [GeV]", "IQR / median of $p_T$ response",
+        ("classes", slug), log=True,
+    )  # fmt: skip
