@@ -49,9 +49,9 @@ def doctor(*, as_json: Json = False) -> int:
     """Say whether this machine and this installation have what ringflow needs."""
     from ringflow.recipes import doctor as recipe
 
-    findings = [finding._asdict() for finding in recipe.examine()]
-    show_or_print(findings, recipe.show, as_json=as_json)
-    failed = any(finding["verdict"] == recipe.FAIL for finding in findings)
+    rows = recipe.examine()
+    show_or_print(rows, recipe.show, as_json=as_json)
+    failed = any(row["verdict"] == "FAIL" for row in rows)
     finish(None, "repair what says FAIL, then ringflow doctor" if failed else "ringflow demo")
     return int(failed)
 
