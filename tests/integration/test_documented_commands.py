@@ -3,6 +3,9 @@
 They run as a person would run them, without `--json` unless the page has it, in an empty folder. What a page takes for granted
 (`data/ttbar`, `runs/first`, ...) is put there, small; numbers of events are made small; servers are stopped when they have
 answered. A command that names a cluster elsewhere is only taken apart: its options exist and fit together.
+
+In the default run so are commands and snippets that start processes, searches or clusters, what needs their results, and a
+second training, export, page of the same page: other tests have these. Marked `heavy`, all pages are followed to the last word.
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 #: Programs that a page may name and that are not ours to run here.
 OTHERS = ("cd", "curl", "git", "make", "optuna-dashboard", "python", "ray", "source", "srun", "tensorboard", "export")
+#: What starts processes that take seconds each, and what takes seconds itself and is done once per page.
+STARTS = re.compile(r"^ringflow (launch|tune (?!panda-space)|perceptron|bench)|\b(ray|spark)\b")
+ONCE = ("display", "evaluate", "explain", "export", "prune", "reproduce", "serve", "train", "uncertainty")
 #: A cluster that is not there.
 ELSEWHERE = ("--address", "--master", "--hosts", "--executor slurm")
 EVENTS = 72
@@ -318,13 +324,40 @@ class Server:
 class Reader:
     """Somebody who follows a page."""
 
-    def __init__(self, workspace: Workspace, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self._workspace, self._folder, self._capsys = workspace, folder, capsys
+    def __init__(self, workspace: Workspace, folder: Path, capsys: pytest.CaptureFixture[str], whole: bool) -> None:
+        self._workspace, self._folder, self._capsys, self._whole = workspace, folder, capsys, whole
         self._server: Server | None = None
         self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._unmade: set[str] = set()
+        self._done: set[str] = set()
 
     def follow(self, step: Step) -> None:
-        getattr(self, f"_{step.kind}")(step.text)
+        if self._whole or self._is_light(step):
+            getattr(self, f"_{step.kind}")(step.text)
+        else:
+            self._take_apart(step)
+
+    def _is_light(self, step: Step) -> bool:
+        if step.kind not in ("ringflow", "python", "shell"):
+            return True
+        if STARTS.search(step.text) or any(name in step.text for name in self._unmade):
+            return False
+        word = words_of(step.text)[0][0] if step.kind == "ringflow" else ""
+        if word in self._done:
+            return False
+        self._done |= {word} & set(ONCE)
+        return True
+
+    def _take_apart(self, step: Step) -> None:
+        """The command fits together, the snippet compiles and finds what it imports; what they would make is not there."""
+        if step.kind == "ringflow":
+            words, output = words_of(step.text)
+            app.parse_args(words, exit_on_error=False, print_error=False)
+            self._unmade |= _outputs(words) | ({str(output)} if output else set())
+        elif step.kind == "python":
+            compile(step.text, "snippet", "exec")
+            imports = "\n".join(re.findall(r"^(?:from|import) .*", step.text, flags=re.MULTILINE))
+            exec(compile(imports, "imports", "exec"), self._names)
 
     def leave(self) -> None:
         if self._server is not None:
@@ -390,21 +423,41 @@ class Reader:
 GATES = ("validate", "check", "uncertainty", "reproduce", "prune")
 
 
+OUTPUTS = ("--out", "-o", "--out-file", "--static", "--links", "--phoenix", "--triton")
+
+
 def _outputs(words: list[str]) -> set[str]:
-    return {word for before, word in itertools.pairwise(words) if before in ("--out", "-o", "--static")}
+    return {word for before, word in itertools.pairwise(words) if before in OUTPUTS}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=pytest.mark.xdist_group(f"page-{page.stem}"), id=page.stem) for page in PAGES],
-)
-def test_a_page_can_be_followed(
-    page: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    reader = Reader(Workspace(kept, tmp_path, page.stem), tmp_path, capsys)
+def _pages(pages: list[Path], whole: bool) -> Any:
+    kind = "whole" if whole else "page"
+    groups = [pytest.mark.xdist_group(f"{kind}-{page.stem}") for page in pages]
+    params = [pytest.param(page, marks=group, id=page.stem) for page, group in zip(pages, groups, strict=True)]
+    return pytest.mark.parametrize("page", params)
+
+
+def _follow(page: Path, kept: Path, folder: Path, capsys: pytest.CaptureFixture[str], *, whole: bool) -> None:
+    reader = Reader(Workspace(kept, folder, page.stem), folder, capsys, whole)
     try:
         for step in steps_of(page.read_text(encoding="utf-8")):
             reader.follow(step)
     finally:
         reader.leave()
+
+
+@_pages(PAGES, whole=False)
+def test_a_page_can_be_followed(
+    page: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _follow(page, kept, tmp_path, capsys, whole=False)
+
+
+@pytest.mark.heavy
+@_pages(PAGES, whole=True)
+def test_a_page_can_be_followed_to_its_last_word(
+    page: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _follow(page, kept, tmp_path, capsys, whole=True)
