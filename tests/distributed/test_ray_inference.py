@@ -18,7 +18,7 @@ from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
 from ringflow.infer.frames import table_of
-from ringflow.infer.remote import ShardSource, carry, reconstruct_on, shard_tasks
+from ringflow.infer.remote import Place, ShardSource, carry, reconstruct_on, shard_tasks
 from ringflow.infer.runtime import ERRORS, ROW
 from ringflow.recipes.reconstruct import reconstruct
 
@@ -87,10 +87,10 @@ def test_a_dataset_becomes_candidates(dataset: Path, weights: Path, expected: Pa
 
 @pytest.mark.heavy
 def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Path, connected: Any, ray_nodes: Any):
-    from ringflow.infer.ray import RayCluster
+    from ringflow.infer.ray import ray_cluster
 
     opened = Dataset(dataset)
-    with RayCluster(None, 2, ShardSource.of(opened), carry(weights)) as cluster:
+    with ray_cluster(Place(workers=2), ShardSource.of(opened), carry(weights)) as cluster:
         blocks = reconstruct_on(cluster, shard_tasks(opened, None, 120))
         made = [next(blocks)]
         os.kill(workers_of(ray_nodes)[0], signal.SIGKILL)
@@ -102,18 +102,18 @@ def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Pat
 
 
 def test_what_a_worker_finds_is_told_in_one_line(dataset: Path, weights: Path, connected: Any, tmp_path: Path):
-    from ringflow.infer.ray import RayCluster
+    from ringflow.infer.ray import ray_cluster
 
     gone = ShardSource(str(tmp_path / "gone"), "0" * 64)
     with (
-        RayCluster(None, 2, gone, carry(weights)) as cluster,
+        ray_cluster(Place(workers=2), gone, carry(weights)) as cluster,
         pytest.raises(FailureError, match=r"a worker on .* cannot see the dataset .*gone; put it on a file system"),
     ):
         list(reconstruct_on(cluster, shard_tasks(Dataset(dataset), None, 120)))
 
 
 #: What Ray calls a process that has work, and one that waits for some.
-TITLES = ("ray::_work", "ray::IDLE")
+TITLES = ("ray::reconstruct_shard", "ray::IDLE")
 
 
 def workers_of(cluster: Any) -> list[int]:

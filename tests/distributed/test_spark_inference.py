@@ -18,7 +18,7 @@ from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
 from ringflow.infer.frames import table_of
-from ringflow.infer.remote import ShardSource, carry, reconstruct_on, shard_tasks
+from ringflow.infer.remote import Place, ShardSource, carry, reconstruct_on, shard_tasks
 from ringflow.infer.runtime import ERRORS, ROW
 from ringflow.recipes.reconstruct import reconstruct
 
@@ -112,10 +112,10 @@ def test_a_worker_opens_the_model_once(dataset: Path, weights: Path, session: An
 
 
 def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Path, session: Any, spark_daemons: Any):
-    from ringflow.infer.spark import SparkCluster
+    from ringflow.infer.spark import spark_cluster
 
     opened = Dataset(dataset)
-    with SparkCluster(None, 2, ShardSource.of(opened), carry(weights)) as cluster:
+    with spark_cluster(Place(workers=2), ShardSource.of(opened), carry(weights)) as cluster:
         blocks = reconstruct_on(cluster, shard_tasks(opened, None, 120))
         made = [next(blocks)]
         executors = [pid for pid, words in descendants(spark_daemons.workers[0].pid).items() if "java" in words]
@@ -128,11 +128,11 @@ def test_a_killed_worker_is_replaced(dataset: Path, weights: Path, expected: Pat
 
 
 def test_what_a_worker_finds_is_told_in_one_line(dataset: Path, weights: Path, session: Any, tmp_path: Path):
-    from ringflow.infer.spark import SparkCluster
+    from ringflow.infer.spark import spark_cluster
 
     gone = ShardSource(str(tmp_path / "gone"), "0" * 64)
     with (
-        SparkCluster(None, 2, gone, carry(weights)) as cluster,
+        spark_cluster(Place(workers=2), gone, carry(weights)) as cluster,
         pytest.raises(FailureError, match=r"a worker on .* cannot see the dataset .*gone; put it on a file system"),
     ):
         list(reconstruct_on(cluster, shard_tasks(Dataset(dataset), None, 120)))

@@ -12,17 +12,18 @@ memory does not grow with the dataset.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import socket
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Protocol, Self
+from typing import NamedTuple
 
 from ringflow import __version__
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, RingflowError
@@ -34,8 +35,8 @@ from ringflow.infer.runtime import OnnxSession, Reconstructor
 
 #: Where a reconstruction can run.
 PLACES = ("here", "spark", "ray")
-#: Results that may wait for those before them, per task that is under way.
-_KEPT_WAITING = 3
+#: Tasks per worker that are given out, or done and wait for those before them.
+_AHEAD = 3
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,13 @@ def carry(model: Path | None = None, engine: str | None = None, uncertainty: Pat
     path, engine = choose_engine(model, engine)
     if not path.is_file():
         raise InputFileError(f"no model at {path}; give a model file")
-    if engine == "onnx":
-        with as_onnx(path) as exported:
-            return _carried(exported, engine)
-    if uncertainty is not None:
-        head_for(uncertainty, path)  # one of another model is told here, not by every worker
-    errors = uncertainty or found_beside(path)
-    return _carried(path, engine, errors.read_bytes() if errors else None)
-
-
-def _carried(path: Path, engine: str, uncertainty: bytes | None = None) -> CarriedModel:
-    content = path.read_bytes()
-    return CarriedModel(path.name, engine, hashlib.sha256(content).hexdigest(), content, uncertainty)
+    errors = None
+    if engine == "torch" and (file := uncertainty or found_beside(path)):
+        head_for(file, path)  # one of another model is told here, not by every worker
+        errors = file.read_bytes()
+    with as_onnx(path) if engine == "onnx" else nullcontext(path) as carried:
+        content = carried.read_bytes()
+    return CarriedModel(carried.name, engine, hashlib.sha256(content).hexdigest(), content, errors)
 
 
 @lru_cache(maxsize=2)
@@ -121,9 +117,8 @@ class ShardSource:
 
     def blocks(self, shard: int, columns: Sequence[str]) -> Iterator[EventBlock]:
         """The events of one shard."""
-        dataset = copy.copy(_open(self.path, self.manifest_sha256))
-        dataset.manifest = dataset.manifest.model_copy(update={"shards": (dataset.manifest.shards[shard],)})
-        return dataset.events(self.split, columns)
+        dataset = _open(self.path, self.manifest_sha256)
+        return dataset.one_shard(dataset.manifest.shards[shard]).events(self.split, columns)
 
     def task_blocks(self, task: ShardTask, columns: Sequence[str]) -> Iterator[EventBlock]:
         """The events of one task; the last block is cut where the task ends."""
@@ -150,8 +145,7 @@ def _open(path: str, manifest_sha256: str) -> Dataset:
     return Dataset(folder)
 
 
-@dataclass(frozen=True)
-class ShardTask:
+class ShardTask(NamedTuple):
     """Events `start` to `stop` of one shard, counted in the source; `start` is that of a block."""
 
     shard: int
@@ -189,8 +183,7 @@ def reconstruct_shard(source: ShardSource, model: CarriedModel, task: ShardTask)
     return blocks
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where to reconstruct: `here`, or on `workers` of a cluster at an address, which is this machine unless given."""
 
     on: str = "here"
@@ -201,65 +194,38 @@ class Place:
 HERE = Place()
 
 
-class Cluster(Protocol):
-    """Workers that reconstruct shards; leaving the context ends what was started for it."""
+class Cluster(NamedTuple):
+    """Workers that reconstruct shards."""
 
-    @property
-    def workers(self) -> int:
-        """Tasks that are worked on at a time."""
-
-    @property
-    def at_once(self) -> int:
-        """Tasks to hand out at a time: enough to keep the workers busy."""
-
-    def __enter__(self) -> Self:
-        """Ready to take tasks."""
-
-    def __exit__(self, *_: object) -> None:
-        """Stop everything that is under way."""
-
-    def submit(self, task: ShardTask) -> Future[Answer]:
-        """Start a task."""
-
-    def explain(self, error: Exception) -> FailureError:
-        """In one line, what the framework raised."""
+    run: Callable[[ShardTask], Answer]  # blocks until it is done; what the framework raises is a line of ours
+    workers: Callable[[], int]  # tasks that are worked on at a time; it may grow
 
 
-def open_cluster(place: Place, source: ShardSource, model: CarriedModel) -> Cluster:
-    """The workers of a place, told what to work on."""
+def open_cluster(place: Place, source: ShardSource, model: CarriedModel) -> AbstractContextManager[Cluster]:
+    """The workers of a place, told what to work on; leaving the context ends what was started for it."""
     if place.on == "spark":
-        from ringflow.infer.spark import SparkCluster
+        from ringflow.infer.spark import spark_cluster
 
-        return SparkCluster(place.address, place.workers, source, model)
-    from ringflow.infer.ray import RayCluster
+        return spark_cluster(place, source, model)
+    from ringflow.infer.ray import ray_cluster
 
-    return RayCluster(place.address, place.workers, source, model)
+    return ray_cluster(place, source, model)
 
 
 def reconstruct_on(cluster: Cluster, tasks: Iterable[ShardTask]) -> Iterator[EventBlock]:
-    """The candidates of tasks, in their order."""
-    for future in _in_order(cluster, iter(tasks)):
-        try:
-            answer = future.result()
-        except Exception as error:
-            raise cluster.explain(error) from error
-        if isinstance(answer, RingflowError):
-            raise answer
-        yield from answer
-
-
-def _in_order(cluster: Cluster, tasks: Iterator[ShardTask]) -> Iterator[Future[Answer]]:
-    given: deque[Future[Answer]] = deque()
-    while True:
-        under_way = [future for future in given if not future.done()]
-        while len(under_way) < cluster.at_once and len(given) < _KEPT_WAITING * cluster.at_once:
-            if (task := next(tasks, None)) is None:
-                break
-            given.append(cluster.submit(task))
-            under_way.append(given[-1])
-        if not given:
-            return
-        if given[0].done():
-            yield given.popleft()
-        else:
-            wait(under_way, return_when=FIRST_COMPLETED)
+    """The candidates of tasks, in their order. A framework has its own queue: it gets a few more than it works on."""
+    left, given = iter(tasks), deque[Future[Answer]]()
+    threads = ThreadPoolExecutor(256, "ringflow-cluster")  # one waits for each task
+    try:
+        while True:
+            given += (
+                threads.submit(cluster.run, task) for task in islice(left, _AHEAD * cluster.workers() - len(given))
+            )
+            if not given:
+                return
+            answer = given.popleft().result()
+            if isinstance(answer, RingflowError):
+                raise answer
+            yield from answer
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)

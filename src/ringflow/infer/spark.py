@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.errors import UsageError
 from ringflow.data.read import Dataset
-from ringflow.infer.frames import EVENTS_AT_ONCE, TableReconstruction, shard_tables, source_schema
-from ringflow.infer.remote import Answer, CarriedModel, ShardSource, ShardTask, carry, reconstruct_shard
+from ringflow.infer.frames import EVENTS_AT_ONCE, ShardReading, TableReconstruction, plain_schema
+from ringflow.infer.remote import Answer, CarriedModel, Cluster, Place, ShardSource, ShardTask, carry, reconstruct_shard
 from ringflow.launch.frameworks import one_line
 from ringflow.launch.spark import await_workers, explained, open_spark, quiet_about_pandas
 
@@ -37,14 +37,6 @@ Batches = Iterator[pa.RecordBatch]
 
 #: Collections of the events of a training: with the truth that it learns, and the particles that it is validated with.
 TO_LEARN = ("track", "cluster", "target", "particle")
-
-_SQL_TYPES = {
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-}
 
 
 def reconstruct_frame(
@@ -62,14 +54,15 @@ def reconstruct_frame(
     stay, and those of the candidates come after them.
     """
     carried = model if isinstance(model, CarriedModel) else carry(Path(model) if model else None, engine)
-    work = TableReconstruction.of(carried, events_at_once, frame.columns)
-    make = partial(_reconstruct, work=work, beside=beside)
-    if not beside:
-        return mapped(frame.select(*work.columns), make, _sql_schema(work.schema))
-    new = pa.schema(list(work.schema)[1:])
-    if taken := [name for name in new.names if name in frame.columns]:
-        raise UsageError(f"the events have a column {taken[0]!r} already; drop the candidates they have")
-    return mapped(frame, make, _with_fields(frame.schema, new))
+    work = TableReconstruction(carried, events_at_once, beside)
+    wanted, made = work.plan(frame.columns)
+    schema = _spark_schema(made)
+    if beside:
+        if taken := [name for name in made.names[1:] if name in frame.columns]:
+            raise UsageError(f"the events have a column {taken[0]!r} already; drop the candidates they have")
+        schema.fields = [*frame.schema.fields, *schema.fields[1:]]
+        schema.names = [field.name for field in schema.fields]
+    return mapped(frame if beside else frame.select(*wanted), partial(_each, work), schema)
 
 
 def read_events(
@@ -84,8 +77,8 @@ def read_events(
     """
     dataset = Dataset(path)
     shards = len(dataset.manifest.shards)
-    read = partial(_read, source=ShardSource.of(dataset, split), collections=tuple(collections))
-    return mapped(spark.range(0, shards, 1, shards), read, _sql_schema(source_schema(dataset, collections)))
+    read = ShardReading.of(dataset, split, collections)
+    return mapped(spark.range(0, shards, 1, shards), partial(_each, read), _spark_schema(plain_schema(read.columns)))
 
 
 def mapped(frame: DataFrame, make: Callable[[Batches], Batches], schema: StructType | str) -> DataFrame:
@@ -94,101 +87,54 @@ def mapped(frame: DataFrame, make: Callable[[Batches], Batches], schema: StructT
         return frame.mapInArrow(make, schema)
 
 
-def _reconstruct(batches: Batches, work: TableReconstruction, beside: bool) -> Batches:
-    """What an executor does with the events of a partition."""
-    for events, made in work.run(batches):
-        if beside:
-            names = [*events.schema.names, *made.column_names[1:]]
-            made = pa.Table.from_arrays([*events.columns, *made.columns[1:]], names)
-        yield from made.to_batches()
-
-
-def _read(batches: Batches, source: ShardSource, collections: Sequence[str]) -> Batches:
-    """What an executor does with the number of a shard."""
+def _each(make: Callable[[pa.RecordBatch], pa.Table], batches: Batches) -> Batches:
+    """What an executor does with a partition."""
     for batch in batches:
-        for table in shard_tables(source, batch.column("id").to_pylist(), collections):
-            yield from table.to_batches()
+        yield from make(batch).to_batches()
 
 
-def _sql_schema(schema: pa.Schema) -> str:
-    """An Arrow schema of numbers and lists of numbers in the words of Spark."""
+def _spark_schema(schema: pa.Schema) -> StructType:
+    with quiet_about_pandas():
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-    def words(kind: Any) -> str:
-        return f"array<{words(kind.value_type)}>" if pa.types.is_list(kind) else _SQL_TYPES[kind]
-
-    return ", ".join(f"{field.name} {words(field.type)}" for field in schema)
+        return from_arrow_schema(schema)
 
 
-def _with_fields(schema: StructType, new: pa.Schema) -> StructType:
-    from pyspark.sql.types import StructType
-
-    fields: Any = StructType.fromDDL(_sql_schema(new))
-    return StructType([*schema.fields, *fields])
-
-
-class SparkCluster:
+@contextmanager
+def spark_cluster(place: Place, source: ShardSource, model: CarriedModel) -> Iterator[Cluster]:
     """The workers of a Spark master, or of a session that is open in this process, which then stays open.
 
     Every shard is a Spark job of its own, so that results can be taken in order while others are made.
     """
+    session, ours = open_spark(place.address, place.workers)
+    context, group = session.sparkContext, f"ringflow-{uuid.uuid4().hex}"
 
-    def __init__(self, master: str | None, workers: int | None, source: ShardSource, model: CarriedModel) -> None:
-        self._session, self._ours = open_spark(master, workers)
-        self._context = self._session.sparkContext
-        self._asked = workers
+    def stopped() -> bool:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+
+    def run(task: ShardTask) -> Answer:
+        context.setJobGroup(group, "ringflow reconstruct", interruptOnCancel=True)
         try:
-            await_workers(self._context)
-            self._sent = self._context.broadcast((source, model))
-        except BaseException:
-            self._end()
-            raise
-        self._group = f"ringflow-{uuid.uuid4().hex}"
-        self._threads = ThreadPoolExecutor(256, "ringflow-spark")
-
-    @property
-    def workers(self) -> int:
-        """Tasks that Spark runs at a time; it grows while workers come."""
-        return self._asked or int(self._context.defaultParallelism)
-
-    @property
-    def at_once(self) -> int:
-        """Twice as many: a job takes a tenth of a second to start, and nobody shall wait for it."""
-        return 2 * self.workers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if not self._stopped():
-            if self._ours:
-                self._context.setLogLevel("OFF")  # jobs that end with it complain on many lines
-            self._context.cancelJobGroup(self._group)
-        self._end()
-
-    def submit(self, task: ShardTask) -> Future[Answer]:
-        """Start a job."""
-        return self._threads.submit(self._run, task)
-
-    def explain(self, error: Exception) -> FailureError:
-        """What went wrong, in one line."""
-        again = "run the same command again: it goes on where it stopped"
-        died = f"workers died again and again, perhaps for want of memory; use fewer --workers and {again}"
-        failed = "was stopped meanwhile" if self._stopped() else f"failed ({one_line(str(error))})"
-        return explained(str(error), died, f"Spark {failed}; {again}")
-
-    def _run(self, task: ShardTask) -> Answer:
-        self._context.setJobGroup(self._group, "ringflow reconstruct", interruptOnCancel=True)
-        [answer] = self._context.runJob(self._context.parallelize([task], 1), partial(_work, self._sent))
+            [answer] = context.runJob(context.parallelize([task], 1), partial(_work, sent))
+        except Exception as error:
+            again = "run the same command again: it goes on where it stopped"
+            died = f"workers died again and again, perhaps for want of memory; use fewer --workers and {again}"
+            failed = "was stopped meanwhile" if stopped() else f"failed ({one_line(str(error))})"
+            raise explained(str(error), died, f"Spark {failed}; {again}") from error
         made: Answer = answer
         return made
 
-    def _stopped(self) -> bool:
-        return self._context._jsc is None or bool(self._context._jsc.sc().isStopped())
-
-    def _end(self) -> None:
-        if self._ours:
-            self._session.stop()
+    try:
+        await_workers(context)
+        sent = context.broadcast((source, model))
+        yield Cluster(run, lambda: place.workers or int(context.defaultParallelism))
+    finally:
+        if not stopped():
+            if ours:
+                context.setLogLevel("OFF")  # jobs that end with it complain on many lines
+            context.cancelJobGroup(group)
+        if ours:
+            session.stop()
 
 
 def _work(sent: Any, tasks: Iterable[ShardTask]) -> list[Answer]:

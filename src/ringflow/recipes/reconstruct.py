@@ -126,8 +126,9 @@ def _here(session: Reconstructor, given: EventInput, threads: int) -> Iterator[_
 def _on(place: Place, dataset: Dataset, split: str | None, events: int, model: CarriedModel) -> Iterator[_Making]:
     begun = time.perf_counter()
     with open_cluster(place, ShardSource.of(dataset, split), model) as cluster:
-        where = {"on": place.on, "workers": cluster.workers, "start_seconds": round(time.perf_counter() - begun, 3)}
-        say(f"{place.on} is ready, with {cluster.workers} workers")
+        workers, seconds = cluster.workers(), round(time.perf_counter() - begun, 3)
+        say(f"{place.on} is ready, with {workers} workers")
+        where = {"on": place.on, "workers": workers, "start_seconds": seconds}
         yield lambda done: reconstruct_on(cluster, shard_tasks(dataset, split, events, done)), where
 
 

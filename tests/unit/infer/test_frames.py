@@ -14,8 +14,9 @@ from fixtures.fake_events import fake_block, same
 from ringflow.base.errors import DatasetError
 from ringflow.data.write import columns_of
 from ringflow.event.block import EventBlock
-from ringflow.infer.frames import CANDIDATES, block_of, event_columns, reconstruct_tables, require_columns, table_of
-from ringflow.infer.session import Session
+from ringflow.infer.frames import TableReconstruction, block_of, table_of
+from ringflow.infer.remote import carry
+from ringflow.models.file import save_model
 
 KINDS = ("track", "cluster")
 
@@ -29,16 +30,12 @@ def table(events: int = 7) -> pa.Table:
     return table_of(elements(events), columns_of(elements(events)))
 
 
-def changed(column: str, values: pa.Array) -> pa.Table:
-    given = table()
-    return given.set_column(given.schema.get_field_index(column), column, values)
-
-
 def test_a_block_goes_and_comes_back():
     assert same(block_of(table(), KINDS), elements())
     pieces = pa.concat_tables([table().slice(0, 3), table().slice(3)])  # in chunks, with offsets
     assert same(block_of(pieces, KINDS), elements())
     assert same(block_of(table().combine_chunks().to_batches()[0], KINDS), elements())
+    assert all(values.flags.writeable for kind in KINDS for values in block_of(table(), KINDS)[kind].columns.values())
 
 
 def test_wide_types_are_put_right():
@@ -48,53 +45,55 @@ def test_wide_types_are_put_right():
     assert same(block_of(table().cast(wide), KINDS), elements())
 
 
-def test_memory_can_be_written_to():
-    assert all(values.flags.writeable for kind in KINDS for values in block_of(table(), KINDS)[kind].columns.values())
+@pytest.mark.parametrize(
+    ("column", "first", "kind", "message"),
+    [
+        ("track_eta", [1.0] * 40, pa.list_(pa.float32()), "event 0 has 40 values in 'track_eta' but .* in 'track_pt'"),
+        ("track_pt", None, pa.list_(pa.float32()), "'track_pt' has null values; fill them, an event of nothing has"),
+        ("track_pt", [None] * 40, pa.list_(pa.float32()), "the column 'track_pt' has null values; fill them"),
+        ("track_pt", 1.0, pa.float32(), "the column 'track_pt' is float; give a list of numbers per event"),
+        ("track_pt", ["a"], pa.list_(pa.string()), "the column 'track_pt' is list<.*string>; give a list of numbers"),
+        ("event_number", 1.0, pa.float32(), "the column 'event_number' is float; give integers"),
+        ("event_number", None, None, "the events have no column 'event_number'; number them"),
+    ],
+)
+def test_what_is_wrong_is_named(column: str, first: Any, kind: pa.DataType | None, message: str):
+    given = table(1)
+    place = given.schema.get_field_index(column)
+    with pytest.raises(DatasetError, match=message):
+        block_of(
+            given.drop([column]) if kind is None else given.set_column(place, column, pa.array([first], kind)), KINDS
+        )
 
 
-def test_what_is_wrong_is_named():
-    lists, eta = (table()[name].to_pylist() for name in ("track_pt", "track_eta"))
-    words = [["a"] * len(values) for values in lists]
-    with pytest.raises(DatasetError, match="event 2 has 1 values in 'track_eta' but"):
-        block_of(changed("track_eta", pa.array([*eta[:2], [1.0], *eta[3:]], pa.list_(pa.float32()))), KINDS)
-    with pytest.raises(DatasetError, match="the column 'track_pt' has null values; fill them, an event of nothing has"):
-        block_of(changed("track_pt", pa.array([None, *lists[1:]], pa.list_(pa.float32()))), KINDS)
-    with pytest.raises(DatasetError, match="the column 'track_pt' has null values; fill them"):
-        block_of(changed("track_pt", pa.array([[None] * len(lists[0]), *lists[1:]], pa.list_(pa.float32()))), KINDS)
-    with pytest.raises(DatasetError, match="the column 'track_pt' is float; give a list of numbers per event"):
-        block_of(changed("track_pt", pa.array([1.0] * 7, pa.float32())), KINDS)
-    with pytest.raises(DatasetError, match="the column 'track_pt' has lists of string; give numbers"):
-        block_of(changed("track_pt", pa.array(words, pa.list_(pa.string()))), KINDS)
-    with pytest.raises(DatasetError, match="the column 'event_number' is float; give integers"):
-        block_of(changed("event_number", pa.array([1.0] * 7, pa.float32())), KINDS)
-    with pytest.raises(DatasetError, match="the events have no column 'event_number'; number them"):
-        event_columns(["track_pt", "cluster_energy"], KINDS)
+def test_a_collection_that_is_missing_is_named():
     with pytest.raises(DatasetError, match="the events have no cluster columns such as 'cluster_energy'"):
-        event_columns(["event_number", "track_pt"], KINDS)
+        block_of(table().select(["event_number", "track_pt"]), KINDS)
 
 
-def test_candidates_of_tables(small_model: Callable[..., Any]):
-    session = Session(small_model())
-    pairs = list(reconstruct_tables([table(30), table(5)], session, events_at_once=8))
-    made = pa.concat_tables([candidates for _, candidates in pairs])
-    assert [events.num_rows for events, _ in pairs] == [8, 8, 8, 6, 5]
-    assert made["event_number"].to_pylist() == [*range(30), *range(5)]
-    pieces = [elements(30).take(0, 8), elements(30).take(8, 16), elements(30).take(16, 24), elements(30).take(24, 30)]
-    wanted = [session.reconstruct(piece) for piece in [*pieces, elements(5)]]
-    assert (
-        made["candidate_px"].combine_chunks().flatten().to_pylist()
-        == np.concatenate([part["px"] for part in wanted]).tolist()
-    )
-    assert made.schema.names == table_of(EventBlock(np.arange(5), {"candidate": wanted[-1]}), CANDIDATES).schema.names
-    assert list(reconstruct_tables([table().slice(0, 0)], session)) == []
+@pytest.fixture
+def carried(small_model: Callable[..., Any], tmp_path: Path) -> Any:
+    save_model(tmp_path / "model.safetensors", small_model().model, card=small_model().card)
+    return carry(tmp_path / "model.safetensors")
 
 
-def test_a_missing_column_is_told_before_any_event(small_model: Callable[..., Any], small_onnx: Callable[..., Path]):
-    from ringflow.infer.runtime import OnnxSession
+def test_candidates_of_tables(carried: Any):
+    work, session = TableReconstruction(carried, events_at_once=8), carried.open()
+    made = work(table(30))
+    assert made["event_number"].to_pylist() == list(range(30))
+    wanted = [session.reconstruct(elements(30).take(start, min(start + 8, 30))) for start in range(0, 30, 8)]
+    px = made["candidate_px"].combine_chunks().flatten().to_pylist()
+    assert px == np.concatenate([part["px"] for part in wanted]).tolist()
+    wanted_columns, schema = work.plan(table().column_names)
+    assert (wanted_columns, schema) == (table().column_names, made.schema)
+    assert work(table().slice(0, 0)).schema == schema
+    beside = TableReconstruction(carried, 8, beside=True)(table(30))
+    assert beside.column_names == [*table().column_names, *schema.names[1:]]
+    assert beside["candidate_px"].to_pylist() == made["candidate_px"].to_pylist()
 
-    columns = columns_of(elements())
-    for session in (Session(small_model()), OnnxSession(small_onnx())):
-        require_columns(session, columns)
-        lacking = {**columns, "track": tuple(name for name in columns["track"] if name != "calo_x")}
+
+def test_a_missing_column_is_told_before_any_event(carried: Any, small_onnx: Callable[..., Path]):
+    names = [name for name in table().column_names if name != "track_calo_x"]
+    for model in (carried, carry(small_onnx())):
         with pytest.raises(DatasetError, match="the track collection has no column 'calo_x'"):
-            require_columns(session, lacking)
+            TableReconstruction(model).plan(names)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from fixtures.fake_events import fake_block, same, write_fake_dataset
-from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
+from ringflow.base.errors import DatasetError, FailureError, InputFileError, RingflowError, UsageError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
@@ -21,6 +20,7 @@ from ringflow.infer import reconstruct as engine
 from ringflow.infer.remote import (
     Answer,
     CarriedModel,
+    Cluster,
     Place,
     ShardSource,
     ShardTask,
@@ -38,105 +38,44 @@ from ringflow.recipes import reconstruct as recipe
 TASKS = [ShardTask(shard, 0, 2) for shard in range(20)]
 
 
-@dataclass
-class HandCluster:
-    """Whoever asks for a result gets the last task that was given out done first."""
+def test_results_come_in_order_and_few_are_kept_waiting():
+    given: list[int] = []
 
-    workers: int = 3
-    at_once: int = 3
-    open: list[tuple[ShardTask, Future[Answer]]] = field(default_factory=list)
-    most: int = 0
+    def run(task: ShardTask) -> Answer:
+        given.append(task.shard)
+        time.sleep(0.1 if task.shard % 3 == 0 else 0)
+        return [fake_block(2 * task.shard, 2)]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def submit(self, task: ShardTask) -> Future[Answer]:
-        future: Future[Answer] = Future()
-        self.open.append((task, future))
-        self.most = max(self.most, len(self.open))
-        if len(self.open) == self.at_once or task == TASKS[-1]:
-            threading.Timer(0.001, self.finish_all).start()
-        return future
-
-    def finish_all(self) -> None:
-        """Backwards, so that the first one comes last."""
-        while self.open:
-            task, future = self.open.pop()
-            future.set_result([fake_block(2 * task.shard, 2)])
-
-    def explain(self, error: Exception) -> FailureError:
-        return FailureError(f"explained: {error}")
-
-
-def test_results_come_in_order():
-    cluster = HandCluster()
-    made = list(reconstruct_on(cluster, TASKS))
-    assert [int(block.event_number[0]) for block in made] == list(range(0, 40, 2))
-    assert cluster.most == 3
-
-
-def test_few_results_are_kept_waiting():
-    given: list[ShardTask] = []
-
-    class Slow(HandCluster):
-        """The first task is never done."""
-
-        def submit(self, task: ShardTask) -> Future[Answer]:
-            given.append(task)
-            future: Future[Answer] = Future()
-            if task.shard:
-                future.set_result([])
-            elif len(given) == 1:
-                threading.Timer(0.05, lambda: future.set_exception(MemoryError("full"))).start()
-            return future
-
-    with pytest.raises(FailureError, match="explained: full"):
-        list(reconstruct_on(Slow(), TASKS))
-    assert len(given) == 9
+    blocks = reconstruct_on(Cluster(run, lambda: 3), TASKS)
+    made = [next(blocks)]
+    assert len(given) <= 10
+    assert [int(block.event_number[0]) for block in (*made, *blocks)] == list(range(0, 40, 2))
 
 
 def test_an_error_of_a_worker_is_raised():
-    class Failing(HandCluster):
-        def submit(self, task: ShardTask) -> Future[Answer]:
-            future: Future[Answer] = Future()
-            future.set_result(DatasetError("shard is broken; make it again") if task.shard == 2 else [fake_block(0, 1)])
-            return future
+    def run(task: ShardTask) -> Answer:
+        return DatasetError("shard is broken; make it again") if task.shard == 2 else [fake_block(0, 1)]
 
-    blocks = reconstruct_on(Failing(), TASKS)
+    blocks = reconstruct_on(Cluster(run, lambda: 3), TASKS)
     assert [len(next(blocks)) for _ in range(2)] == [1, 1]
     with pytest.raises(DatasetError, match="shard is broken; make it again"):
         next(blocks)
 
 
-class ThreadCluster:
-    """Workers that are threads of this process; they give up after some tasks."""
+#: Shards from here on are not made any more.
+lives = 10**6
 
-    workers = at_once = 2
-    lives = 10**6
 
-    def __init__(self, place: Place, source: ShardSource, model: CarriedModel) -> None:
-        self._work = (source, model)
-        self._threads = ThreadPoolExecutor(2)
+@contextmanager
+def thread_cluster(place: Place, source: ShardSource, model: CarriedModel) -> Iterator[Cluster]:
+    """Workers that are threads of this process."""
 
-    def __enter__(self) -> Self:
-        return self
+    def run(task: ShardTask) -> Answer:
+        if task.shard >= lives:
+            raise FailureError("a worker is dead; run it again")
+        return reconstruct_shard(source, model, task)
 
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown()
-
-    def submit(self, task: ShardTask) -> Future[Answer]:
-        return self._threads.submit(self._answer, task)
-
-    def _answer(self, task: ShardTask) -> Answer:
-        if task.shard >= self.lives:
-            raise MemoryError("dead")
-        return reconstruct_shard(*self._work, task)
-
-    def explain(self, error: Exception) -> FailureError:
-        return FailureError(f"a worker is {error}; run it again")
+    yield Cluster(run, lambda: 2)
 
 
 @pytest.fixture
@@ -159,12 +98,12 @@ def test_work_goes_on_where_it_stopped_wherever_that_was(
 ):
     """Sixty events in six shards of three blocks; a part is full after eight events."""
     monkeypatch.setattr(engine, "EVENTS_PER_PART", 8)
-    monkeypatch.setattr(recipe, "open_cluster", ThreadCluster)
+    monkeypatch.setattr(recipe, "open_cluster", thread_cluster)
     out, whole = tmp_path / "out.parquet", tmp_path / "whole" / "out.parquet"
     recipe.reconstruct(dataset, whole, model=weights)
     first, then = (Place("spark"), recipe.HERE) if lost_in == "spark" else (recipe.HERE, Place("spark"))
     with monkeypatch.context() as patch:
-        patch.setattr(ThreadCluster, "lives", 3)
+        patch.setattr(f"{__name__}.lives", 3)
         patch.setattr(recipe, "made_of", interrupted)
         with pytest.raises((FailureError, KeyboardInterrupt)):
             recipe.reconstruct(dataset, out, model=weights, on=first)
@@ -183,7 +122,7 @@ def interrupted(session: Any, blocks: Iterator[EventBlock]) -> Iterator[EventBlo
 
 
 def test_some_events_of_a_split(dataset: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "open_cluster", ThreadCluster)
+    monkeypatch.setattr(recipe, "open_cluster", thread_cluster)
     chosen = {"split": "train", "events": 33}
     recipe.reconstruct(dataset, tmp_path / "a" / "out.parquet", model=weights, **chosen)
     result = recipe.reconstruct(dataset, tmp_path / "b" / "out.parquet", model=weights, on=Place("ray"), **chosen)
@@ -262,22 +201,24 @@ def test_a_task_begins_and_ends_where_it_says(small: Dataset, model: CarriedMode
 
 
 def test_trouble_is_an_answer(small: Dataset, model: CarriedModel, tmp_path: Path):
-    source = ShardSource.of(small)
-    gone = reconstruct_shard(ShardSource(str(tmp_path / "gone"), source.manifest_sha256), model, ShardTask(0, 0, 1))
-    assert isinstance(gone, FailureError)
-    assert "cannot see the dataset" in str(gone)
-    other = reconstruct_shard(ShardSource(source.path, "0" * 64), model, ShardTask(0, 0, 1))
-    assert isinstance(other, FailureError)
-    assert "sees another dataset" in str(other)
-    short = reconstruct_shard(source, model, ShardTask(2, 0, 9))
-    assert isinstance(short, DatasetError)
-    assert "has 5 events instead of 9" in str(short)
-    shard = small.path / small.manifest.shards[1].file
+    source, shard = ShardSource.of(small), small.path / small.manifest.shards[1].file
     shard.write_bytes(b"x" * shard.stat().st_size)
-    broken = reconstruct_shard(source, model, ShardTask(1, 0, 10))
-    assert isinstance(broken, DatasetError)
-    assert "is corrupted" in str(broken)
-    assert pickle.loads(pickle.dumps(broken)).args == broken.args
+    for given, task, kind, message in (
+        (
+            ShardSource(str(tmp_path / "gone"), source.manifest_sha256),
+            (0, 0, 1),
+            FailureError,
+            "cannot see the dataset",
+        ),
+        (ShardSource(source.path, "0" * 64), (0, 0, 1), FailureError, "sees another dataset"),
+        (source, (2, 0, 9), DatasetError, "has 5 events instead of 9"),
+        (source, (1, 0, 10), DatasetError, "is corrupted"),
+    ):
+        answer = reconstruct_shard(given, model, ShardTask(*task))
+        assert isinstance(answer, kind)
+        assert isinstance(answer, RingflowError)
+        assert message in str(answer)
+        assert pickle.loads(pickle.dumps(answer)).args == answer.args
 
 
 def test_a_model_travels(model: CarriedModel, tmp_path: Path):
