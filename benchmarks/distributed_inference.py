@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from ringflow.base.log import say
+from ringflow.base.processes import wait_without_spinning
 from ringflow.base.provenance import package_version
-from ringflow.base.threads import wait_without_spinning
 
 wait_without_spinning()  # before torch is loaded
 

@@ -18,6 +18,8 @@ BATCH_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "CI")
 
 _VERDICT_STYLES = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
+SECONDS_BETWEEN_LINES = 30.0
+
 Advance = Callable[[int], None]
 
 
@@ -47,11 +49,20 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     columns = [name_in_words(column) for column in columns]
     cells = [[str(cell) for cell in row] for row in rows]
     if interactive():
-        _rich_table(title, columns, cells)
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(title=title, title_justify="left", title_style="bold")
+        for column in columns:
+            drawn.add_column(column, overflow="fold")
+        for row in cells:
+            drawn.add_row(*(Text(cell, style=_VERDICT_STYLES.get(cell, "")) for cell in row))
+        Console(stderr=True).print(drawn)
         return
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     say(title)
-    for row in [list(columns), *cells]:
+    for row in [columns, *cells]:
         say("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
@@ -59,51 +70,22 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 def progress(total: int, what: str) -> Iterator[Advance]:
     """Gives a call that counts steps: a bar on a terminal, a line every tenth or every half minute elsewhere."""
     if interactive():
-        with _bar(total, what) as advance:
-            yield advance
-    else:
-        yield SparseProgress(total, what).advance
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda steps: bar.advance(task, steps)
+        return
+    done, tenths_said, last_line = 0, 0, time.monotonic()
 
-class SparseProgress:
-    """Progress as a few plain lines, for log files."""
+    def advance(steps: int) -> None:
+        nonlocal done, tenths_said, last_line
+        done += steps
+        tenths = 10 * done // total if total else 10
+        if tenths > tenths_said or time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
+            say(f"{what}: {done}/{total}")
+            tenths_said, last_line = tenths, time.monotonic()
 
-    SECONDS_BETWEEN_LINES = 30.0
-
-    def __init__(self, total: int, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._total, self._what, self._clock = total, what, clock
-        self._done = 0
-        self._tenths_said = 0
-        self._last_line = clock()
-
-    def advance(self, steps: int) -> None:
-        """Count steps as done, and say so if it is time."""
-        self._done += steps
-        tenths = 10 * self._done // self._total if self._total else 10
-        if tenths > self._tenths_said or self._clock() - self._last_line >= self.SECONDS_BETWEEN_LINES:
-            say(f"{self._what}: {self._done}/{self._total}")
-            self._tenths_said, self._last_line = tenths, self._clock()
-
-
-@contextmanager
-def _bar(total: int, what: str) -> Iterator[Advance]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda steps: bar.advance(task, steps)
-
-
-def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(title=title, title_justify="left", title_style="bold")
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(cell, style=_VERDICT_STYLES.get(cell, "")) for cell in row))
-    Console(stderr=True).print(drawn)
+    yield advance

@@ -54,7 +54,10 @@ def prepare(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f".*{_TEMPORARY_SUFFIX}"):
             leftover.unlink()
-        _probe(folder)
+        # Find out that a folder takes no files before hours of work, not after.
+        probe = folder / f".probe.{os.getpid()}{_TEMPORARY_SUFFIX}"
+        probe.touch()
+        probe.unlink()
     return folder
 
 
@@ -95,10 +98,3 @@ def write_errors(path: Path) -> Iterator[None]:
             raise
         kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else FailureError
         raise kind(f"cannot write {path}: {reason}") from error
-
-
-def _probe(folder: Path) -> None:
-    """Find out that a folder takes no files before hours of work, not after."""
-    probe = folder / f".probe.{os.getpid()}{_TEMPORARY_SUFFIX}"
-    probe.touch()
-    probe.unlink()

@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionErro
 from ringflow import __version__
 from ringflow.base.errors import RingflowError
 from ringflow.base.log import complain
-from ringflow.base.threads import wait_without_spinning
+from ringflow.base.processes import wait_without_spinning
 from ringflow.cli.benchmarks import bench, scaling_model
 from ringflow.cli.inspection import display, explain, reproduce, trace, uncertainty
 from ringflow.cli.reconstruction import evaluate, export, reconstruct, serve

@@ -8,7 +8,8 @@ loaded.model.predict(batch)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,70 +42,68 @@ class LoadedModel:
 def save_model(path: Path, model: Model, *, threshold: float = 0.5, card: Mapping[str, Any] | None = None) -> None:
     """Write a model file; it appears whole or not at all."""
     record = {
-        "format_version": FORMAT_VERSION,
         "settings": model.settings.model_dump(mode="json"),
         "features": feature_names(model.kinds),
         "threshold": threshold,
         "card": dict(card or {}),
     }
-    write_weights(path, model, {MODEL_KEY: record})
+    write_described(path, model, MODEL_KEY, record)
 
 
 def load_model(path: Path) -> LoadedModel:
     """Read a model file; an error in one line if it is broken, of another format or made for other features."""
-    if not path.is_file():
-        raise InputFileError(f"no model file at {path}; give the model.safetensors that `ringflow train` wrote")
-    try:
-        metadata, weights = read_weights(path, MODEL_KEY)
-    except (SafetensorError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None
-    if metadata is None:
-        raise InputFileError(f"{path} holds weights without a description; give a file that `ringflow train` wrote")
-    try:
-        return _rebuild(path, json.loads(metadata), weights)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputFileError(f"{path} has a broken description ({reason}); copy or train it again") from None
+    with read_described(path, MODEL_KEY, "model file", "train") as (record, weights):
+        try:
+            model = Model(ModelSettings.model_validate(record["settings"]))
+        except pydantic.ValidationError as error:
+            what = error.errors()[0]
+            place = ".".join(map(str, what["loc"]))
+            raise InputFileError(
+                f"{path} has settings this version does not know ({place}: {what['msg']}); "
+                "use the version of ringflow that trained it"
+            ) from None
+        if tuple(record["features"]) != feature_names(model.kinds):
+            different = sorted(set(record["features"]) ^ set(feature_names(model.kinds)))
+            raise InputFileError(
+                f"{path} was trained on other features ({', '.join(different[:3]) or 'in another order'}); "
+                "use the version of ringflow that trained it"
+            )
+        load_weights(model, weights, path)
+        return LoadedModel(model.eval(), float(record["threshold"]), dict(record["card"]))
 
 
-def write_weights(path: Path, module: nn.Module, record: Mapping[str, Any]) -> None:
+def write_described(path: Path, module: nn.Module, key: str, record: Mapping[str, Any]) -> None:
     """Weights and, under one key of the header, what is to be known of them; the file appears whole or not at all."""
     weights = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
-    header = {key: json.dumps(value, allow_nan=False) for key, value in record.items()}
-    write_atomic(path, save(weights, metadata=header))
+    header = json.dumps({"format_version": FORMAT_VERSION, **record}, allow_nan=False)
+    write_atomic(path, save(weights, metadata={key: header}))
 
 
-def read_weights(path: Path, key: str) -> tuple[str | None, dict[str, Tensor]]:
-    """What the header says under a key, and the weights."""
-    with safe_open(path, framework="pt") as file:
-        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
-        return (file.metadata() or {}).get(key), weights
-
-
-def _rebuild(path: Path, record: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LoadedModel:
-    if record["format_version"] != FORMAT_VERSION:
-        raise InputFileError(
-            f"{path} is a model file of format {record['format_version']}, this version reads {FORMAT_VERSION}; "
-            "use the version of ringflow that wrote it"
-        )
+@contextmanager
+def read_described(path: Path, key: str, kind: str, command: str) -> Iterator[tuple[dict[str, Any], dict[str, Tensor]]]:
+    """What the header says under a key, and the weights; what is wrong with either, here or in the body, is one line."""
+    if not path.is_file():
+        raise InputFileError(f"no {kind} at {path}; give one that `ringflow {command}` wrote")
     try:
-        model = Model(ModelSettings.model_validate(record["settings"]))
-    except pydantic.ValidationError as error:
-        what = error.errors()[0]
-        place = ".".join(map(str, what["loc"]))
-        raise InputFileError(
-            f"{path} has settings this version does not know ({place}: {what['msg']}); "
-            "use the version of ringflow that trained it"
-        ) from None
-    if tuple(record["features"]) != feature_names(model.kinds):
-        different = sorted(set(record["features"]) ^ set(feature_names(model.kinds)))
-        raise InputFileError(
-            f"{path} was trained on other features ({', '.join(different[:3]) or 'in another order'}); "
-            "use the version of ringflow that trained it"
-        )
-    load_weights(model, weights, path)
-    return LoadedModel(model.eval(), float(record["threshold"]), dict(record["card"]))
+        with safe_open(path, framework="pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+            metadata = (file.metadata() or {}).get(key)
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputFileError(f"{path} cannot be read as a {kind} ({reason}); copy or make it again") from None
+    if metadata is None:
+        raise InputFileError(f"{path} holds weights without a description; give a file that `ringflow {command}` wrote")
+    try:
+        record = json.loads(metadata)
+        if record["format_version"] != FORMAT_VERSION:
+            raise InputFileError(
+                f"{path} is a {kind} of format {record['format_version']}, this version reads {FORMAT_VERSION}; "
+                "use the version of ringflow that wrote it"
+            )
+        yield record, weights
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputFileError(f"{path} has a broken description ({reason}); copy or make it again") from None
 
 
 def load_weights(model: Model, weights: Mapping[str, Tensor], path: Path) -> None:

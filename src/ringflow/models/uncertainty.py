@@ -8,25 +8,21 @@ Letters of tensor names: N candidate, D width, Q quantity, K kind of element, C 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.errors import UsageError
 from ringflow.base.provenance import describe_input
 from ringflow.event.particles import PARTICLE_CLASSES
-from ringflow.models.file import read_weights, write_weights
+from ringflow.models.file import read_described, write_described
 from ringflow.models.model import DecodedElements, Prediction
 
 #: Of which there is an uncertainty; those of pT and energy are relative.
 QUANTITIES = ("pt", "eta", "phi", "energy")
-FORMAT_VERSION = 1
 _METADATA_KEY = "ringflow_uncertainty"
 _LABELS = len(PARTICLE_CLASSES)
 #: Said about a candidate: logarithms of pT and energy, eta, its size, the logit of being a particle, on a track or not, label.
@@ -110,15 +106,6 @@ def _kinematics(momentum_N4: Tensor) -> Tensor:
     return torch.stack([pt.log(), torch.asinh(pz / pt), torch.atan2(py, px), energy.clamp_min(1e-6).log()], dim=1)
 
 
-@dataclass(frozen=True)
-class LoadedUncertainty:
-    """A head ready to be used, and where it came from."""
-
-    head: UncertaintyHead
-    model_sha256: str
-    card: dict[str, Any]
-
-
 def file_beside(model: Path) -> Path:
     """Where the uncertainties of a model are looked for."""
     return model.with_name(f"{model.stem}.uncertainty.safetensors")
@@ -126,35 +113,24 @@ def file_beside(model: Path) -> Path:
 
 def save_uncertainty(path: Path, head: UncertaintyHead, model: Path, card: Mapping[str, Any]) -> None:
     """Write a head; the file names the model that it belongs to."""
-    record = {
-        "format_version": FORMAT_VERSION,
-        "model": describe_input(model),
-        "known": head.known,
-        "hidden": head.hidden,
-        "card": dict(card),
-    }
-    write_weights(path, head, {_METADATA_KEY: record})
+    record = {"model": describe_input(model), "known": head.known, "hidden": head.hidden, "card": dict(card)}
+    write_described(path, head, _METADATA_KEY, record)
+
+
+class LoadedUncertainty(NamedTuple):
+    """A head ready to be used, and where it came from."""
+
+    head: UncertaintyHead
+    model_sha256: str
+    card: dict[str, Any]
 
 
 def load_uncertainty(path: Path) -> LoadedUncertainty:
     """Read a head; an error in one line if the file is broken or something else."""
-    if not path.is_file():
-        raise InputFileError(f"no uncertainties at {path}; give the file that `ringflow uncertainty` wrote")
-    try:
-        metadata, weights = read_weights(path, _METADATA_KEY)
-        record = json.loads(metadata or "null")
-        if record is None:
-            raise InputFileError(f"{path} holds no uncertainties; give the file that `ringflow uncertainty` wrote")
-        if record["format_version"] != FORMAT_VERSION:
-            raise InputFileError(
-                f"{path} is of format {record['format_version']}, this version reads {FORMAT_VERSION}; fit it again"
-            )
+    with read_described(path, _METADATA_KEY, "file of uncertainties", "uncertainty") as (record, weights):
         head = UncertaintyHead(int(record["known"]), int(record["hidden"]))
         head.load_state_dict(weights)
         return LoadedUncertainty(head.eval(), str(record["model"]["sha256"]), dict(record["card"]))
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputFileError(f"{path} cannot be read as uncertainties ({reason}); fit them again") from None
 
 
 def head_for(path: Path, model: Path) -> UncertaintyHead:
@@ -172,7 +148,5 @@ def head_for(path: Path, model: Path) -> UncertaintyHead:
 def found_beside(model: Path) -> Path | None:
     """The file of uncertainties beside a model, if there is one that belongs to it."""
     path = file_beside(model)
-    if not path.is_file():
-        return None
-    belongs = load_uncertainty(path).model_sha256 == describe_input(model)["sha256"]
+    belongs = path.is_file() and load_uncertainty(path).model_sha256 == describe_input(model)["sha256"]
     return path if belongs else None

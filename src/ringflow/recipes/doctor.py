@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ringflow.base.log import table
+from ringflow.base.processes import usable_cores
 from ringflow.base.provenance import package_version
-from ringflow.base.threads import usable_cores
 from ringflow.base.words import size_in_words
 
 #: A worker stays under 1.5 GB; with less memory than this two of them and a desktop do not fit.

@@ -29,8 +29,8 @@ from uuid import uuid4
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.log import say
+from ringflow.base.processes import usable_cores
 from ringflow.base.rundir import write_errors
-from ringflow.base.threads import usable_cores
 from ringflow.launch.frameworks import framework, one_line
 from ringflow.launch.slurm import ENDED, Job, ask, beginning, submit
 from ringflow.tune.worker import (
@@ -484,7 +484,7 @@ class RayWorker:
     """An actor: one process of a worker. `folder` is where the driver was started: names of files are meant from there."""
 
     def __init__(self, folder: str) -> None:
-        from ringflow.base.threads import wait_without_spinning
+        from ringflow.base.processes import wait_without_spinning
         from ringflow.launch.environment import QUIET
 
         os.environ |= QUIET  # before torch is there
@@ -678,7 +678,7 @@ def work_in_job(study: Path, workers: int, idle: float) -> None:
         raise UsageError("SLURM_JOB_ID is not set; this command is for the jobs of `ringflow tune --executor slurm`")
     if not work_folder(study).is_dir():
         raise UsageError(f"{study} hands out no trials; give the folder of a study that runs with --executor slurm")
-    from ringflow.base.threads import wait_without_spinning
+    from ringflow.base.processes import wait_without_spinning
 
     wait_without_spinning()
     worker_folder(study, job).mkdir(parents=True, exist_ok=True)  # the driver may be slower than Slurm

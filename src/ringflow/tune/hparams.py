@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ringflow.base.config import toml_value
 from ringflow.base.rundir import write_errors
-from ringflow.base.toml import toml_value
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import ALIASES
 from ringflow.tune.record import TrialRecord

@@ -34,11 +34,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ringflow.base.config import Settings, override
+from ringflow.base.config import Settings, dump_toml, override
 from ringflow.base.errors import FailureError, InputFileError, RingflowError, SettingsError, UsageError
 from ringflow.base.log import speaks
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
-from ringflow.base.toml import dump_toml
 from ringflow.tune.schedulers import Point
 from ringflow.tune.search import Finished, Search
 from ringflow.tune.space import Choice, Parameter, Space, parse_space, same

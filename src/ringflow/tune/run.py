@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringflow.base.errors import StoppedError
 from ringflow.base.log import say
-from ringflow.base.threads import usable_cores
+from ringflow.base.processes import usable_cores
 from ringflow.train.runs import claimed
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder, earlier_trials, require_same_origin

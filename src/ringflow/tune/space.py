@@ -48,9 +48,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import numpy as np
 import pydantic
 
-from ringflow.base.config import Settings, override
+from ringflow.base.config import Settings, override, toml_value
 from ringflow.base.errors import SettingsError
-from ringflow.base.toml import toml_value
 from ringflow.tune.schedulers import Point
 
 if TYPE_CHECKING:

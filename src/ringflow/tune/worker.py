@@ -32,8 +32,8 @@ from typing import Any, Literal
 
 from ringflow.base.errors import DiskFullError, DivergenceError, RingflowError, StoppedError, UsageError
 from ringflow.base.log import complain
+from ringflow.base.processes import wait_without_spinning
 from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.base.threads import wait_without_spinning
 from ringflow.launch.environment import OURS, free_port
 
 #: The processes died; an error that another start may not meet again; the loss is not finite; settings or data are wrong; no

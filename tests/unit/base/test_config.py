@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringflow.base.config import Settings, override, preset_names, to_toml, write
+from ringflow.base.config import Settings, dump_toml, override, preset_names, to_toml, write
 from ringflow.base.errors import SettingsError
+
+TEXT = st.text(st.characters(codec="utf-8"))
+SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXT
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=10)
 
 
 class Layer(Settings):
@@ -43,20 +49,15 @@ def error_of(overrides: list[str], preset: Path | None = None) -> str:
 def test_overrides_are_toml_values_or_bare_words() -> None:
     words = ["name=two words", "machine.seed=7", "machine.fast=false", "machine.limit=2", 'machine.note="7"']
     whole = Whole.resolve(None, [*words, "machine.file=/some/where", "sizes.a=3", "layers=[{thickness=1.5}]"])
-    assert whole.name == "two words"
     assert whole.machine == Machine(seed=7, fast=False, limit=2.0, note="7", file=Path("/some/where"))
-    assert whole.sizes == {"a": 3}
-    assert whole.layers == (Layer(thickness=1.5),)
+    assert (whole.name, whole.sizes, whole.layers) == ("two words", {"a": 3}, (Layer(thickness=1.5),))
+    with pytest.raises(pydantic.ValidationError):
+        whole.name = "second"  # type: ignore[misc]
 
 
 def test_the_last_override_wins_and_nothing_unsets() -> None:
     assert Whole.resolve(None, ["machine.seed=2", "machine.seed=3"]).machine.seed == 3
     assert Whole.resolve(None, ["machine.note=x", "machine.note="]).machine.note is None
-
-
-def test_settings_do_not_change() -> None:
-    with pytest.raises(pydantic.ValidationError):
-        Whole().name = "second"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("value", ["plain", 'quo"ted', "a=b", "ä\x7f\n\\", "true", "7", "", " spaced "])
@@ -70,101 +71,63 @@ def test_override_carries_other_values() -> None:
     assert whole.machine == Machine(seed=3, fast=False, file=Path("/a b"))
 
 
-def test_a_typo_names_the_field_and_its_neighbours() -> None:
-    message = error_of(["machine.sead=3"])
-    assert "'machine.sead'" in message
-    assert "did you mean 'machine.seed'?" in message
-    assert "seed, note, file, fast, limit" in message
-
-
-def test_an_unknown_section_names_the_sections() -> None:
-    message = error_of(["computer.seed=3"])
-    assert "'computer'" in message
-    assert "name, machine, layers, sizes" in message
-
-
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("words", "expected"),
     [
+        ("machine.sead=3", "'machine.sead'; did you mean 'machine.seed'? fields there: seed, note, file, fast, limit"),
+        ("computer.seed=3", "'computer'; fields there: name, machine, layers, sizes"),
         ("machine.seed", "write section.field=value"),
         (".seed=3", "write section.field=value"),
         ("machine.seed=ten", "machine.seed=ten: input should be a valid integer"),
         ("machine.seed=-1", "machine.seed=-1: input should be greater than or equal to 0"),
         ("machine.seed.low=1", "machine.seed"),
         ("machine=3", "machine=3"),
+        ("machine=3 machine.seed=4", "'machine' is a value, not a section"),
+        ("machine.seed=ten machine.fast=maybe", "(and 1 more)"),
     ],
 )
-def test_a_wrong_override_is_named(text: str, expected: str) -> None:
-    assert expected in error_of([text])
-
-
-def test_an_override_below_a_value_is_named() -> None:
-    assert "'machine' is a value, not a section" in error_of(["machine=3", "machine.seed=4"])
-
-
-def test_more_than_one_problem_is_counted() -> None:
-    assert "(and 1 more)" in error_of(["machine.seed=ten", "machine.fast=maybe"])
-
-
-def test_written_settings_read_back(tmp_path: Path) -> None:
-    words = ["machine.note=x", "layers=[{thickness=1.5, name='l'}]", "sizes={'a b'=1}"]
-    whole = Whole.resolve(None, words)
-    write(whole, tmp_path / "settings.toml")
-    assert Whole.resolve(tmp_path / "settings.toml") == whole
-    assert Whole.resolve(str(tmp_path / "settings.toml"), ["machine.seed=9"]).machine.seed == 9
+def test_a_wrong_override_is_named(words: str, expected: str) -> None:
+    assert expected in error_of(words.split())
 
 
 @given(
-    note=st.none() | st.text(st.characters(codec="utf-8")),
+    note=st.none() | TEXT,
     limit=st.floats(allow_nan=False),
-    sizes=st.dictionaries(st.text(st.characters(codec="utf-8")), st.integers(-(2**63), 2**63 - 1)),
+    sizes=st.dictionaries(TEXT, st.integers(-(2**63), 2**63 - 1)),
 )
 def test_any_settings_read_back(
     tmp_path_factory: pytest.TempPathFactory, note: str | None, limit: float, sizes: dict[str, int]
 ) -> None:
     path = tmp_path_factory.mktemp("settings") / "settings.toml"
     whole = Whole(machine=Machine(note=note, limit=limit), sizes=sizes, layers=(Layer(thickness=limit),))
-    path.write_text(to_toml(whole), encoding="utf-8", newline="\n")
+    write(whole, path)
     assert Whole.resolve(path) == whole
+    assert Whole.resolve(str(path), ["machine.seed=9"]).machine.seed == 9
 
 
-def preset(folder: Path, text: str) -> Path:
-    path = folder / "preset.toml"
-    path.write_text(text)
-    return path
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("seed = 1\n", "", "missing setting 'machine.seed'"),
+        ("seed = 1", 'seed = "1"', "machine.seed=1: input should be a valid integer"),
+        ("thickness", "thicknes", "unknown setting 'layers.0.thicknes'; did you mean 'layers.0.thickness'?"),
+        ("fast = true", 'fast = true\nnotes = "x"', "unknown setting 'machine.notes'"),
+        ('name = "first"', "name = ", "not a TOML file"),
+    ],
+)
+def test_a_preset_is_strict_complete_and_named(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    path = tmp_path / "preset.toml"
+    text = to_toml(Whole(layers=(Layer(thickness=1.0),)))
+    assert old in text
+    path.write_text(text.replace(old, new))
+    message = error_of([], path)
+    assert message.startswith(str(path))
+    assert expected in message
 
 
-def test_a_preset_names_every_field(tmp_path: Path) -> None:
-    text = to_toml(Whole()).replace("seed = 1\n", "")
-    assert "missing setting 'machine.seed'" in error_of([], preset(tmp_path, text))
-
-
-def test_a_preset_is_strict(tmp_path: Path) -> None:
-    text = to_toml(Whole()).replace("seed = 1", 'seed = "1"')
-    message = error_of([], preset(tmp_path, text))
-    assert "machine.seed=1: input should be a valid integer" in message
-    assert "preset.toml" in message
-
-
-def test_a_typo_in_a_preset_names_the_file_and_the_field(tmp_path: Path) -> None:
-    text = to_toml(Whole(layers=(Layer(thickness=1.0),))).replace("thickness", "thicknes")
-    message = error_of([], preset(tmp_path, text))
-    assert "preset.toml" in message
-    assert "unknown setting 'layers.0.thicknes'; did you mean 'layers.0.thickness'?" in message
-
-
-def test_an_unknown_optional_field_in_a_preset_is_refused(tmp_path: Path) -> None:
-    text = to_toml(Whole()).replace("fast = true", 'fast = true\nnotes = "x"')
-    assert "unknown setting 'machine.notes'" in error_of([], preset(tmp_path, text))
-
-
-def test_a_broken_preset_is_named(tmp_path: Path) -> None:
-    assert "not a TOML file" in error_of([], preset(tmp_path, "name = "))
+def test_a_preset_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "no settings file or preset" in error_of([], tmp_path / "missing.toml")
     assert "no settings file or preset" in error_of([], tmp_path)
-
-
-def test_every_shipped_preset_has_a_path_of_its_name() -> None:
     assert all(name.isidentifier() for name in preset_names())
 
 
@@ -173,3 +136,14 @@ def test_an_optional_field_must_default_to_none() -> None:
 
         class Wrong(Settings):
             number: int | None = 5
+
+
+@given(st.dictionaries(TEXT, VALUES))
+def test_what_is_written_as_toml_reads_back(data: dict[str, Any]) -> None:
+    assert tomllib.loads(dump_toml(data)) == data
+
+
+def test_toml_has_values_before_sections_and_no_null() -> None:
+    assert dump_toml({"part": {"size": 1}, "name": "x"}) == 'name = "x"\n\n[part]\nsize = 1\n'
+    with pytest.raises(TypeError, match="NoneType"):
+        dump_toml({"nothing": None})

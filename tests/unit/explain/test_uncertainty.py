@@ -119,13 +119,13 @@ def test_a_file_belongs_to_one_model(tmp_path: Path, small_model: Callable[..., 
 
 
 def test_broken_files_are_told_in_one_line(tmp_path: Path, small_model: Callable[..., Any]) -> None:
-    with pytest.raises(InputFileError, match="no uncertainties at"):
+    with pytest.raises(InputFileError, match="no file of uncertainties at"):
         load_uncertainty(tmp_path / "none.safetensors")
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"nothing")
-    with pytest.raises(InputFileError, match="cannot be read as uncertainties"):
+    with pytest.raises(InputFileError, match="cannot be read as a file of uncertainties"):
         load_uncertainty(broken)
     model = tmp_path / "model.safetensors"
     save_model(model, small_model().model)
-    with pytest.raises(InputFileError, match="holds no uncertainties"):
+    with pytest.raises(InputFileError, match="holds weights without a description"):
         load_uncertainty(model)
