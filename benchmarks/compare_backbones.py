@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ringflow.bench.training import KeptChunk
-from ringflow.train import trainer
 from ringflow.train.data import open_training_data
 from ringflow.train.device import choose_device, hardware
 from ringflow.train.settings import TrainSettings
-from ringflow.train.trainer import Assignment
-from ringflow.train.validation import Validation
+from ringflow.train.trainer import Trainer
 
 #: What differs from the preset: without elements that talk, the parameters go into more layers.
 BACKBONES = {
@@ -46,14 +45,13 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with open_training_data(settings, device, arguments.out) as data:
         source = KeptChunk(data.sources[0].chunk(0))
-        validate = Validation(data.blocks, settings.model.calorimeter)
         for name, special in BACKBONES.items():
             torch._dynamo.reset()
             chosen = TrainSettings.resolve(arguments.preset, [*common, *special])
             folder = arguments.out / name
             folder.mkdir(parents=True, exist_ok=True)
-            card = {"detector": chosen.detector}
-            result = trainer.train(Assignment(chosen, data.validation, validate, folder, card), {0: source})
+            given = replace(data, sources={0: source}, card={"detector": chosen.detector})
+            result = Trainer(chosen, given, folder).fit()
             rows.append({"backbone": name, **_row(result, chosen)})
             print(json.dumps(rows[-1]), flush=True)
             record = {"benchmark": "compare_backbones", "events": arguments.events, "rows": rows}
@@ -61,15 +59,15 @@ def main() -> None:
             (arguments.out / "compare_backbones.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _row(result: trainer.TrainingResult, settings: TrainSettings) -> dict[str, Any]:
+def _row(result: dict[str, Any], settings: TrainSettings) -> dict[str, Any]:
     from ringflow.models.model import Model
 
     return {
         "parameters": Model(settings.model).num_parameters,
-        "seconds": round(result.seconds, 1),
-        "events_per_second": round(result.events_per_second),
-        "padding_share": result.padding_share,
-        "metrics": result.best,
+        "seconds": round(result["seconds"], 1),
+        "events_per_second": round(result["events_per_second"]),
+        "padding_share": result["padding_share"],
+        "metrics": result["best"],
     }
 
 

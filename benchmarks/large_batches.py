@@ -18,7 +18,7 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,6 @@ class Place:
 
         from ringflow.train.data import open_training_data
         from ringflow.train.device import choose_device
-        from ringflow.train.validation import Validation
 
         torch.set_num_threads(1)
         self._arguments = arguments
@@ -76,8 +75,7 @@ class Place:
         device = choose_device(arguments.device)
         with open_training_data(settings, device, Path(tempfile.mkdtemp())) as data:
             self._chunk = data.sources[0].chunk(0).to(device)
-            self._validation = data.validation
-            self._validate = Validation(data.blocks, settings.model.calorimeter)
+            self._data = data
 
     def settings(self, trial: Trial) -> Any:
         """The settings of a training."""
@@ -109,8 +107,7 @@ class Place:
         from ringflow.base.errors import RingflowError
         from ringflow.bench.training import KeptChunk
         from ringflow.models.file import load_model
-        from ringflow.train import trainer
-        from ringflow.train.trainer import Assignment
+        from ringflow.train.trainer import Trainer
         from ringflow.train.validation import ValidationLoss
 
         settings = self.settings(trial)
@@ -122,15 +119,15 @@ class Place:
         }
         torch._dynamo.reset()
         with tempfile.TemporaryDirectory() as folder:
-            assignment = Assignment(settings, self._validation, self._validate, Path(folder), {"detector": "clic"})
+            data = replace(self._data, sources=sources, card={"detector": "clic"})
             try:
-                result = trainer.train(assignment, sources)
+                result = Trainer(settings, data, Path(folder)).fit()
             except RingflowError as error:  # a rate can be too high
                 return {**asdict(trial), "error": str(error).split(";")[0]}
             seen = ValidationLoss(self._chunk.take(torch.arange(SEEN)), settings, self._chunk.kind_N.device)
-            learned = seen.measure(load_model(result.model).model.to(self._chunk.kind_N.device))
-        figures = {name: result.best[name] for name in FIGURES}
-        counts = {"steps": result.steps, "seconds": round(result.seconds, 1)}
+            learned = seen.measure(load_model(result["model"]).model.to(self._chunk.kind_N.device))
+        figures = {name: result["best"][name] for name in FIGURES}
+        counts = {"steps": result["steps"], "seconds": round(result["seconds"], 1)}
         return {**asdict(trial), **counts, "training_loss": learned["loss"], **figures}
 
 

@@ -36,7 +36,7 @@ from ringflow.launch.mpi import mpiexec
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
 from ringflow.train.batches import Feed
-from ringflow.train.checkpoint import Checkpoint, Checkpoints
+from ringflow.train.checkpoint import Checkpoint, read_checkpoint
 from ringflow.train.data import open_training_data
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
@@ -154,7 +154,7 @@ def test_easgd_follows_its_formulas_even_when_interrupted(one_worker: Path, data
 
 def assert_every_event_once(run: Path, dataset: Path, tmp_path: Path) -> Checkpoint:
     """The events that were counted are those of the batches before the places where all lanes are."""
-    checkpoint = Checkpoints(run).read()
+    checkpoint = read_checkpoint(run)
     assert checkpoint is not None
     settings = TrainSettings.model_validate(checkpoint.settings)
     lanes, state = range(settings.source.lanes), checkpoint.state

@@ -14,7 +14,7 @@ import pytest
 from fixtures import FOLDER
 from fixtures.paced_rank import Until
 from fixtures.tiny_training import TINY, assert_same_training, make_dataset, shown
-from ringflow.train.checkpoint import Checkpoints
+from ringflow.train.checkpoint import read_checkpoint
 from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 
@@ -39,9 +39,9 @@ def test_two_processes_go_on_with_what_one_began(tmp_path: Path):
     two = [*one, "source.lanes=2"]
     run, alone = tmp_path / "run", tmp_path / "alone"
     first, second = Until(150), Until(400)
-    began = train(TrainSettings.resolve(None, one), run, pace=first)
+    began = train(TrainSettings.resolve(None, one), run, pace=first.ask)
     shutil.copytree(run, alone)
-    grown = train(TrainSettings.resolve(None, two), alone, pace=second)
+    grown = train(TrainSettings.resolve(None, two), alone, pace=second.ask)
     assert grown["events"] >= 400
 
     script, told = FOLDER / "paced_rank.py", tmp_path / "told.json"
@@ -59,6 +59,6 @@ def test_two_processes_go_on_with_what_one_began(tmp_path: Path):
     losses = [figures["loss"] for _, figures in by_the_first]
     assert losses[-1] == pytest.approx(second.told[-1][1]["loss"], rel=1e-4)
     assert losses[-1] < losses[0]
-    found = Checkpoints(run).read()
+    found = read_checkpoint(run)
     assert found is not None
     assert (len(found.state.positions), found.state.resized_at) == (2, began["events"])

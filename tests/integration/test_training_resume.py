@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 from ringflow.elements.batch import CLUSTER, TRACK, ElementBatch, ElementTargets
 from ringflow.elements.features import feature_names
 from ringflow.event.particles import CHARGED_HADRON, PHOTON
+from ringflow.train.data import TrainingData
 from ringflow.train.settings import TrainSettings
-from ringflow.train.trainer import Assignment, train
+from ringflow.train.trainer import Trainer
 
 SETTINGS = (
     "model.width=32",
@@ -67,7 +68,7 @@ def run(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     source = RandomEvents()
     settings = TrainSettings.resolve(None, SETTINGS)
-    train(Assignment(settings, source.chunk(10**6), None, folder, {}), {0: source})
+    Trainer(settings, TrainingData({0: source}, source.chunk(10**6)), folder).fit()
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

@@ -141,8 +141,8 @@ def train_rate(
     def once() -> int:
         batch = feed.next(0)
         step.take([batch], done["steps"], _RATE)
-        if step.records.full:
-            step.records.read()
+        if step.to_be_read:
+            step.read()
         done["steps"] += 1
         done["computed"] += batch.elements.num_elements
         done["real"] += batch.num_elements
@@ -350,8 +350,8 @@ class _Trainee:
         own = sum(batch.num_events for batch in batches)
         self._world.all_reduce([own, computed, real, 0.0, 0.0])
         self._step.take(batches, self._steps, _RATE)
-        if self._step.records.full:
-            self._step.records.read()
+        if self._step.to_be_read:
+            self._step.read()
         self._steps += 1
         self.events += own
         return time.perf_counter() - start

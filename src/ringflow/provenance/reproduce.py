@@ -12,7 +12,6 @@ import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,17 +94,6 @@ def _result(
 # A run
 
 
-@dataclass(frozen=True)
-class _Until:
-    """A pace that ends a training after so many events."""
-
-    events: int
-
-    def ask(self, events: int, figures: Mapping[str, float | None]) -> int:
-        """See `train.pace.Pace`."""
-        return self.events
-
-
 def reproduce_run(
     run: Path, out: Path | None = None, *, events: int | None = None, tolerance: float = TOLERANCE
 ) -> Record:
@@ -118,7 +106,7 @@ def reproduce_run(
     if record.get("earlier"):
         say("note: the run was gone on with by other code than it was begun with; only the last one is used here")
     with _new_folder(out) as folder, _threads(record):
-        train(settings, folder, pace=None if until is None else _Until(until))
+        train(settings, folder, pace=None if until is None else lambda shown, figures: until)
         rows = _compare_runs(run, folder, exact=not apart, tolerance=tolerance)
     return _result(run, out, until, apart, rows)
 

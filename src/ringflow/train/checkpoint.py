@@ -14,11 +14,11 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -40,14 +40,13 @@ _FREE_TOGETHER = ("source.lanes",)
 _COUNT = "step"
 
 
-@dataclass
-class TrainingState:
-    """Where a training is; all of it goes into JSON."""
+class TrainingState(BaseModel):
+    """Where a training is."""
 
     step: int = 0
     events: int = 0
     #: The next batch of every lane.
-    positions: list[DataPosition] = field(default_factory=lambda: [BEGINNING])
+    positions: list[DataPosition] = [BEGINNING]
     shape: FixedShape | None = None
     #: Elements that went through the network, and those of them that only filled up a batch.
     computed: int = 0
@@ -56,11 +55,11 @@ class TrainingState:
     seconds: float = 0.0
     step_seconds: float = 0.0
     #: The best validation: its step, its events and its figures.
-    best: dict[str, float | None] = field(default_factory=dict)
+    best: dict[str, Any] = {}
     #: Validations since the best one.
     since_best: int = 0
     #: The last validation: its events and its figures.
-    last: dict[str, float | None] = field(default_factory=dict)
+    last: dict[str, Any] = {}
     #: Events at the last change of the number of lanes; 0: there was none.
     resized_at: int = 0
 
@@ -87,87 +86,68 @@ class TrainingState:
         self.positions, self.resized_at = [following] * lanes, self.events
         return any(position != following for position in before)
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> TrainingState:
-        """The state that `asdict` made a record of."""
-        shape = record["shape"]
-        positions = [DataPosition(*position) for position in record["positions"]]
-        return cls(**{**record, "positions": positions, "shape": FixedShape(*shape) if shape else None})
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What is written and read."""
+class Checkpoint(NamedTuple):
+    """What is written and read; `settings` are those of the training as JSON has them."""
 
     state: TrainingState
     settings: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
-class Checkpoints:
-    """The checkpoints of a run."""
-
-    def __init__(self, run: Path) -> None:
-        self._folder = run / "checkpoints"
-
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Add a checkpoint, and let go of the old ones."""
-        path = self._folder / f"step-{checkpoint.state.step:010d}"
-        temporary = self._folder / f".{path.name}.part"
-        with write_errors(path):
-            self._remove_unfinished()
-            temporary.mkdir(parents=True)
-            try:
-                _write(temporary, checkpoint)
-                # One of this step or later is left from a start whose last checkpoint was broken.
-                for later in self._paths():
-                    if later.name >= path.name:
-                        shutil.rmtree(later)
-                temporary.rename(path)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)  # on a full disk it would be in the way
-            for old in self._paths()[:-_KEPT]:
-                shutil.rmtree(old)
-
-    def read(self) -> Checkpoint | None:
-        """The last checkpoint that is whole; None if there never was one."""
-        broken = ""
-        for path in reversed(self._paths()):
-            try:
-                checkpoint = _read(path)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-                reason = " ".join(str(error).split())[:160]
-                broken = broken or f"checkpoint {path} is broken ({reason})"
-                continue
-            if broken:
-                say(f"{broken}; going on from the one before, at step {checkpoint.state.step}")
-            return checkpoint
-        if broken:
-            raise InputFileError(f"{broken}, and there is none before it; train again in another folder")
-        return None
-
-    def _paths(self) -> list[Path]:
-        return sorted(self._folder.glob("step-*"))
-
-    def _remove_unfinished(self) -> None:
-        """What a killed training was writing, at a step that may never come again."""
-        for leftover in self._folder.glob(".step-*.part"):
-            shutil.rmtree(leftover)
+def _checkpoints(run: Path) -> list[Path]:
+    return sorted((run / "checkpoints").glob("step-*"))
 
 
-def _write(folder: Path, checkpoint: Checkpoint) -> None:
+def write_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
+    """Add a checkpoint to a run, and let go of the old ones."""
+    path = run / "checkpoints" / f"step-{checkpoint.state.step:010d}"
+    temporary = path.with_name(f".{path.name}.part")
     tensors = save(checkpoint.tensors)
-    content = {"state": asdict(checkpoint.state), "settings": checkpoint.settings}
+    content = {"state": checkpoint.state.model_dump(mode="json"), "settings": checkpoint.settings}
     record = {"format_version": FORMAT_VERSION, "sha256": _sha256(tensors, content), **content}
-    for name, data in ((_TENSORS, tensors), (_STATE, json.dumps(record, indent=1, allow_nan=False).encode())):
-        with (folder / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # a rename may reach the disk before the data it names
+    with write_errors(path):
+        # What a killed training was writing, at a step that may never come again.
+        for leftover in path.parent.glob(".step-*.part"):
+            shutil.rmtree(leftover)
+        temporary.mkdir(parents=True)
+        try:
+            for name, data in ((_TENSORS, tensors), (_STATE, json.dumps(record, indent=1, allow_nan=False).encode())):
+                with (temporary / name).open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())  # a rename may reach the disk before the data it names
+            # One of this step or later is left from a start whose last checkpoint was broken.
+            for later in _checkpoints(run):
+                if later.name >= path.name:
+                    shutil.rmtree(later)
+            temporary.rename(path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)  # on a full disk it would be in the way
+        for old in _checkpoints(run)[:-_KEPT]:
+            shutil.rmtree(old)
+
+
+def read_checkpoint(run: Path) -> Checkpoint | None:
+    """The last checkpoint of a run that is whole; None if there never was one."""
+    broken = ""
+    for path in reversed(_checkpoints(run)):
+        try:
+            checkpoint = _read(path)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            reason = " ".join(str(error).split())[:160]
+            broken = broken or f"checkpoint {path} is broken ({reason})"
+            continue
+        if broken:
+            say(f"{broken}; going on from the one before, at step {checkpoint.state.step}")
+        return checkpoint
+    if broken:
+        raise InputFileError(f"{broken}, and there is none before it; train again in another folder")
+    return None
 
 
 def _read(path: Path) -> Checkpoint:
-    record = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    record = json.loads((path / _STATE).read_bytes())
     if record["format_version"] != FORMAT_VERSION:
         raise InputFileError(
             f"checkpoint {path} is of format {record['format_version']}, this version reads {FORMAT_VERSION}; "
@@ -176,7 +156,7 @@ def _read(path: Path) -> Checkpoint:
     tensors = (path / _TENSORS).read_bytes()
     if _sha256(tensors, {name: record[name] for name in ("state", "settings")}) != record["sha256"]:
         raise ValueError("it is not what was written")
-    return Checkpoint(TrainingState.of(record["state"]), record["settings"], load(tensors))
+    return Checkpoint(TrainingState.model_validate(record["state"]), record["settings"], load(tensors))
 
 
 def _sha256(tensors: bytes, content: Mapping[str, Any]) -> str:
@@ -194,12 +174,10 @@ def snapshot(step: TrainingStep) -> dict[str, Tensor]:
     whole = {f"weights/{name}": spread.whole(name, value) for name, value in step.model.state_dict().items()}
     whole |= {f"average/{name}": spread.whole(name, value) for name, value in step.average.weights.items()}
     states = {name: step.optimizer.state[weight] for name, weight in spread.held()}
-    kinds = next(iter(states.values())).keys()
+    some = next(iter(states.values()))
     for name, weight in step.model.named_parameters():
         # A weight that is held elsewhere stands for what belongs to it there.
-        state = states.get(name) or {
-            kind: next(iter(states.values()))[kind] if kind == _COUNT else weight for kind in kinds
-        }
+        state = states.get(name) or {kind: value if kind == _COUNT else weight for kind, value in some.items()}
         for kind, value in state.items():
             whole[f"optimizer/{kind}/{name}"] = value if kind == _COUNT else spread.whole(name, value)
     # Copies, so that no two of them share memory (safetensors refuses that).
@@ -209,13 +187,24 @@ def snapshot(step: TrainingStep) -> dict[str, Tensor]:
 @torch.no_grad()
 def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> None:
     """Put everything back; `path` is for an error about weights of another architecture."""
-    shapes = {name: value.shape for name, value in step.plain.state_dict().items()}
-    _fill(step, step.model.state_dict(), _section(tensors, "weights"), shapes, path)
-    _fill(step, step.average.weights, _section(tensors, "average"), shapes, path)
+    sections: dict[str, dict[str, Tensor]] = {"weights": {}, "average": {}, "optimizer": {}}
+    for key, value in tensors.items():
+        section, _, name = key.partition("/")
+        if section in sections:
+            sections[section][name] = value
+    shapes = {name: value.shape for name, value in step.average.plain.state_dict().items()}
+    for section, targets in (("weights", step.model.state_dict()), ("average", step.average.weights)):
+        values = sections[section]
+        for name in sorted(targets.keys() | values.keys()):
+            if name not in targets or name not in values or values[name].shape != shapes[name]:
+                raise InputFileError(
+                    f"the checkpoint in {path} is of another network ({name} differs); choose another folder"
+                )
+            step.spread.put(name, targets[name], values[name])
     held = dict(step.spread.held())
     # A fused kernel counts where the weights are, others on the host.
     on_device = any(group.get("fused") for group in step.optimizer.param_groups)
-    for key, value in _section(tensors, "optimizer").items():
+    for key, value in sections["optimizer"].items():
         kind, name = key.split("/")
         if name not in held:
             continue
@@ -225,26 +214,6 @@ def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> No
         else:
             state[kind] = torch.zeros_like(held[name])
             step.spread.put(name, state[kind], value)
-
-
-def _fill(
-    step: TrainingStep,
-    targets: Mapping[str, Tensor],
-    values: Mapping[str, Tensor],
-    shapes: Mapping[str, torch.Size],
-    path: Path,
-) -> None:
-    for name in sorted(targets.keys() | values.keys()):
-        if name not in targets or name not in values or values[name].shape != shapes[name]:
-            raise InputFileError(
-                f"the checkpoint in {path} is of another network ({name} differs); choose another folder"
-            )
-        step.spread.put(name, targets[name], values[name])
-
-
-def _section(tensors: Mapping[str, Tensor], section: str) -> dict[str, Tensor]:
-    prefix = f"{section}/"
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:

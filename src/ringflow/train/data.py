@@ -7,11 +7,11 @@ on: the `valid` split of datasets, or a stream of simulated events with a seed o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.log import progress
+from ringflow.base.provenance import collect
 from ringflow.data.chunks import (
     ALL,
     Ahead,
@@ -34,12 +35,15 @@ from ringflow.data.manifest import manifest_hash
 from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth
 from ringflow.elements.batch import ElementBatch, build, from_block, join, target_collection
 from ringflow.event.block import EventBlock, concatenate
+from ringflow.models.model import Model
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import GeneratedEvents, block_seed, sample
 from ringflow.sim.geometry import load_detector
 from ringflow.train import collisions
+from ringflow.train.batches import ChunkSource
 from ringflow.train.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
 from ringflow.train.settings import TrainSettings
+from ringflow.train.validation import Validation
 
 SIMULATED = "sim:"
 _VALIDATION_BLOCK = 50
@@ -47,15 +51,15 @@ _VALIDATION_BLOCK = 50
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a training is fed with."""
+    """What a training learns from and is measured with."""
 
-    #: By lane.
-    sources: dict[int, DatasetChunks | SimulatedChunks]
+    #: By lane of this process.
+    sources: Mapping[int, ChunkSource]
     validation: ElementBatch
-    #: The validation events by sample, for figures of jets; empty where there is no truth to compare with.
-    blocks: dict[str, EventBlock]
-    #: For the card of the model.
-    description: list[dict[str, Any]]
+    #: Figures of a network on the validation events beside the loss; none where there is no truth to compare with.
+    validate: Callable[[Model], dict[str, float]] | None = None
+    #: What a model file tells of its origin.
+    card: Mapping[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -64,18 +68,36 @@ def open_training_data(
 ) -> Iterator[TrainingData]:
     """The events of some lanes of a training, until the context is left; `folder` takes what a dataset that cannot be written
     to may not."""
-    with ExitStack() as ending:
+    calorimeter, share = settings.model.calorimeter, -(-settings.length.validation_events // len(_names(settings.data)))
+    sources: Mapping[int, DatasetChunks | SimulatedChunks] = {}
+    workers, blocks, known = None, {}, True
+    try:
         if settings.data.startswith(SIMULATED):
             workers = start_workers(settings.source.workers)
-            ending.callback(workers.shutdown, cancel_futures=True)
-            data = _simulated(settings, device, workers, lanes)
+            sources = _simulated(settings, device, workers, lanes)
+            blocks = _simulated_validation(settings, share, workers)
         else:
-            workers, data = None, _from_datasets(settings, folder, lanes)
-        for source in data.sources.values():
-            ending.callback(source.close)
+            datasets = [Dataset(name) for name in _names(settings.data)]
+            sources = _from_datasets(settings, datasets, folder, lanes)
+            known = all(map(has_truth, datasets))
+            for dataset in datasets:
+                name = dataset.manifest.sample
+                free = next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in blocks)
+                blocks[free] = _valid_events(dataset, calorimeter, share)
+        origin = collect(settings, {"training": settings.seed})
+        del origin["settings"]  # the trainer adds them
+        detector, description = detector_name(settings.detector), describe_data(settings)
+        yield TrainingData(
+            sources,
+            join([from_block(block, calorimeter, with_targets=True) for block in blocks.values()]),
+            Validation(blocks, calorimeter) if known else None,
+            {"detector": detector, "data": description, "provenance": origin},
+        )
+    finally:
         if workers is not None:  # first of all, or the sources would wait for all that was begun
-            ending.callback(workers.shutdown, cancel_futures=True)
-        yield data
+            workers.shutdown(cancel_futures=True)
+        for source in sources.values():
+            source.close()
 
 
 def require_data(settings: TrainSettings) -> None:
@@ -105,73 +127,9 @@ def describe_data(settings: TrainSettings) -> list[dict[str, Any]]:
     return [{"simulated": name, "detector": settings.detector, "seed": seed} for name, seed in streams]
 
 
-def _simulated(
-    settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor, lanes: Sequence[int]
-) -> TrainingData:
-    names = _names(settings.data)
-    source, calorimeter = settings.source, settings.model.calorimeter
-    size = min(source.block_events, max(source.chunk_events // len(names), 1))
-    training = [Stream(name, settings.detector, stream_seed(settings.seed, TRAINING, name), size) for name in names]
-    detector = None if device.type == "cpu" else Detector(load_detector(settings.detector), str(device))
-    chunks: dict[int, DatasetChunks | SimulatedChunks] = {
-        lane: SimulatedChunks(
-            training,
-            workers,
-            calorimeter=calorimeter,
-            chunk_events=source.chunk_events,
-            detector=detector,
-            lane=Lane(lane, max(source.lanes, 1)),
-        )
-        for lane in lanes
-    }
-    share = -(-settings.length.validation_events // len(names))
-    size = min(_VALIDATION_BLOCK, share)  # simulated on cores, so in blocks small enough for all of them
-    fresh = [Stream(name, settings.detector, stream_seed(settings.seed, VALIDATION, name), size) for name in names]
-    blocks = validation_blocks(fresh, share, workers, calorimeter)
-    elements = [from_block(block, calorimeter, with_targets=True) for block in blocks.values()]
-    return TrainingData(chunks, join(elements), blocks, describe_data(settings))
-
-
-def _from_datasets(settings: TrainSettings, folder: Path, lanes: Sequence[int]) -> TrainingData:
-    datasets = [Dataset(name) for name in _names(settings.data)]
-    source, calorimeter = settings.source, settings.model.calorimeter
-    writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
-    chunks: dict[int, DatasetChunks | SimulatedChunks] = {
-        lane: DatasetChunks(
-            datasets,
-            detector=detector_name(settings.detector),
-            calorimeter=calorimeter,
-            chunk_events=source.chunk_events,
-            seed=settings.seed,
-            lane=Lane(lane, max(source.lanes, 1)),
-            threads=source.workers,
-            cache=None if writable else folder / "cache",
-        )
-        for lane in lanes
-    }
-    share = -(-settings.length.validation_events // len(datasets))
-    blocks: dict[str, EventBlock] = {}
-    for dataset in datasets:
-        blocks[_free_name(dataset.manifest.sample, blocks)] = _valid_events(dataset, calorimeter, share)
-    elements = [from_block(block, calorimeter, with_targets=True) for block in blocks.values()]
-    known = blocks if all(map(has_truth, datasets)) else {}
-    return TrainingData(chunks, join(elements), known, describe_data(settings))
-
-
-def _valid_events(dataset: Dataset, calorimeter: str, events: int) -> EventBlock:
-    """The first events of the `valid` split."""
-    truth = TRUTH_COLUMNS if has_truth(dataset) else ()
-    ruled = [
-        name for name in ("track", "cluster") if name in dataset.columns
-    ]  # the rules see more of them than a network
-    columns = dict.fromkeys([*training_columns(dataset, calorimeter), *truth, *(ruled if truth else ())])
-    blocks, left = [], events
-    for block in dataset.events("valid", list(columns)):
-        blocks.append(block.take(0, min(len(block), left)))
-        left -= len(blocks[-1])
-        if not left:
-            break
-    return concatenate(blocks)
+def detector_name(detector: str) -> str:
+    """Name of a detector that is given by its name or its file."""
+    return load_detector(detector).name if detector.endswith(".toml") else detector
 
 
 def _names(data: str) -> list[str]:
@@ -186,20 +144,91 @@ def _names(data: str) -> list[str]:
     return names
 
 
-def detector_name(detector: str) -> str:
-    """Name of a detector that is given by its name or its file."""
-    return load_detector(detector).name if detector.endswith(".toml") else detector
+def _from_datasets(
+    settings: TrainSettings, datasets: Sequence[Dataset], folder: Path, lanes: Sequence[int]
+) -> dict[int, DatasetChunks]:
+    writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
+    return {
+        lane: DatasetChunks(
+            datasets,
+            detector=detector_name(settings.detector),
+            calorimeter=settings.model.calorimeter,
+            chunk_events=settings.source.chunk_events,
+            seed=settings.seed,
+            lane=Lane(lane, max(settings.source.lanes, 1)),
+            threads=settings.source.workers,
+            cache=None if writable else folder / "cache",
+        )
+        for lane in lanes
+    }
 
 
-def _free_name(name: str, taken: dict[str, Any]) -> str:
-    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)
+def _valid_events(dataset: Dataset, calorimeter: str, events: int) -> EventBlock:
+    """The first events of the `valid` split, with truth and what the rules see where these are there."""
+    columns = [*training_columns(dataset, calorimeter)]
+    if has_truth(dataset):
+        columns += [*TRUTH_COLUMNS, *(name for name in ("track", "cluster") if name in dataset.columns)]
+    blocks: list[EventBlock] = []
+    for block in dataset.events("valid", list(dict.fromkeys(columns))):
+        blocks.append(block.take(0, min(len(block), events - sum(map(len, blocks)))))
+        if sum(map(len, blocks)) == events:
+            break
+    return concatenate(blocks)
 
 
-class SimulatedChunks:
+def _streams(settings: TrainSettings, purpose: int, block_events: int) -> list[Stream]:
+    return [
+        Stream(name, settings.detector, stream_seed(settings.seed, purpose, name), block_events)
+        for name in _names(settings.data)
+    ]
+
+
+def _simulated(
+    settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor, lanes: Sequence[int]
+) -> dict[int, SimulatedChunks]:
+    source = settings.source
+    share = max(source.chunk_events // len(_names(settings.data)), 1)
+    streams = _streams(settings, TRAINING, min(source.block_events, share))
+    detector = None if device.type == "cpu" else Detector(load_detector(settings.detector), str(device))
+    return {
+        lane: SimulatedChunks(
+            streams,
+            workers,
+            calorimeter=settings.model.calorimeter,
+            chunk_events=source.chunk_events,
+            detector=detector,
+            lane=Lane(lane, max(source.lanes, 1)),
+        )
+        for lane in lanes
+    }
+
+
+def _simulated_validation(settings: TrainSettings, events: int, workers: ProcessPoolExecutor) -> dict[str, EventBlock]:
+    """`events` events of every sample with what an evaluation needs; in blocks small enough for all cores."""
+    kept = ["track", "cluster", "target", "particle"]
+    if settings.model.calorimeter == "hit":
+        kept += ["hit", "hit_target"]
+    streams = _streams(settings, VALIDATION, min(_VALIDATION_BLOCK, events))
+    indices = range(-(-events // streams[0].block_events))
+    futures = [[workers.submit(collisions.simulate, stream, index) for index in indices] for stream in streams]
+    blocks: dict[str, EventBlock] = {}
+    with progress(events * len(streams), "simulating validation events") as advance, _worker_errors():
+        for stream, parts in zip(streams, futures, strict=True):
+            made = []
+            for future in parts:
+                block = future.result()
+                made.append(EventBlock(block.event_number, {part: block[part] for part in kept}))
+                advance(len(block))
+            blocks[stream.sample] = concatenate(made).take(0, events)
+    return blocks
+
+
+class SimulatedChunks(Ahead):
     """Chunks of new events, all samples in equal shares. Lanes take the blocks of the streams in turn.
 
     Worker processes make the collisions and run ahead by one chunk. On a CPU they also run the detector; an accelerator is
-    given the collisions in the background thread, and events never leave it.
+    given the collisions in the background thread, and events never leave it. Whoever started the workers ends them, before
+    this is closed.
     """
 
     def __init__(
@@ -212,50 +241,38 @@ class SimulatedChunks:
         detector: Detector | None,
         lane: Lane = ALL,
     ) -> None:
+        super().__init__(self._assembled)
         self._streams, self._workers, self._lane = tuple(streams), workers, lane
         self._calorimeter, self._detector = calorimeter, detector
         size = sum(stream.block_events for stream in streams)
         self._blocks = max(-(-chunk_events // (size * lane.of)), 1)  # of every sample
-        self._begun: dict[int, list[Future[Any]]] = {}
-        self._ahead = Ahead(self._make)
+        self._under_way: dict[int, list[Future[Any]]] = {}
 
-    def chunk(self, index: int) -> ElementBatch:
-        """Elements with targets."""
-        return self._ahead.chunk(index)
-
-    def prefetch(self, index: int) -> None:
-        """Begin to make a chunk."""
-        self._ahead.prefetch(index)
-
-    def close(self) -> None:
-        """Drop what was begun; whoever started the workers ends them, first."""
-        self._ahead.close()
-
-    def _make(self, index: int) -> ElementBatch:
-        futures = self._begun.pop(index, None) or self._begin(index)
-        self._begun = {index + 1: self._begin(index + 1)}
-        with _worker_errors():
-            parts = [
-                self._finish(task, future.result()) for task, future in zip(self._tasks(index), futures, strict=True)
-            ]
-        return join(parts)
-
-    def _tasks(self, index: int) -> list[tuple[Stream, int]]:
+    def tasks(self, index: int) -> list[tuple[Stream, int]]:
+        """The blocks that a chunk consists of."""
         numbers = range(index * self._blocks, (index + 1) * self._blocks)
         shared = [number * self._lane.of + self._lane.number for number in numbers]
         return [(stream, number) for number in shared for stream in self._streams]
 
-    def _begin(self, index: int) -> list[Future[Any]]:
+    def _assembled(self, index: int) -> ElementBatch:
+        futures = self._under_way.pop(index, None) or self._submit(index)
+        self._under_way = {index + 1: self._submit(index + 1)}
+        parts = []
+        with _worker_errors():
+            for (stream, number), future in zip(self.tasks(index), futures, strict=True):
+                made = future.result()
+                if self._detector is None:
+                    parts.append(from_tensors({name: torch.from_numpy(column) for name, column in made.items()}))
+                else:
+                    seed = block_seed(stream.seed, number)
+                    parts.append(measured_elements(self._detector, made, seed, self._calorimeter))
+        return join(parts)
+
+    def _submit(self, index: int) -> list[Future[Any]]:
         work: Callable[..., Any] = collisions.generate
         if self._detector is None:
             work = partial(collisions.elements, calorimeter=self._calorimeter)
-        return [self._workers.submit(work, stream, number) for stream, number in self._tasks(index)]
-
-    def _finish(self, task: tuple[Stream, int], made: Any) -> ElementBatch:
-        if self._detector is None:
-            return from_tensors({name: torch.from_numpy(column) for name, column in made.items()})
-        stream, number = task
-        return measured_elements(self._detector, made, block_seed(stream.seed, number), self._calorimeter)
+        return [self._workers.submit(work, stream, number) for stream, number in self.tasks(index)]
 
 
 def measured_elements(detector: Detector, events: GeneratedEvents, seed: int, calorimeter: str) -> ElementBatch:
@@ -264,29 +281,6 @@ def measured_elements(detector: Detector, events: GeneratedEvents, seed: int, ca
     names = ("track", calorimeter, target_collection(calorimeter))
     counts = {name: torch.bincount(simulated[name].event, minlength=len(events)) for name in names}
     return build({name: simulated[name].columns for name in names}, counts, calorimeter, with_targets=True)
-
-
-def validation_blocks(
-    streams: Sequence[Stream], events: int, workers: ProcessPoolExecutor, calorimeter: str
-) -> dict[str, EventBlock]:
-    """`events` events of every stream with what an evaluation needs."""
-    kept = ("track", "cluster", "target", "particle", *(("hit", "hit_target") if calorimeter == "hit" else ()))
-    futures = {
-        stream.sample: [
-            workers.submit(collisions.simulate, stream, index) for index in range(-(-events // stream.block_events))
-        ]
-        for stream in streams
-    }
-    blocks = {}
-    with progress(events * len(streams), "simulating validation events") as advance, _worker_errors():
-        for name, parts in futures.items():
-            made = []
-            for future in parts:
-                block = future.result()
-                made.append(EventBlock(block.event_number, {part: block[part] for part in kept}))
-                advance(len(block))
-            blocks[name] = concatenate(made).take(0, events)
-    return blocks
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ringflow import __version__
-from ringflow.base.errors import UsageError
+from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import code_version, package_version
 
@@ -133,6 +133,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+
+
+@contextmanager
+def memory_advice(advice: str) -> Iterator[None]:
+    """Say what to do when the memory is full."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise FailureError(f"out of memory {advice}") from None
 
 
 def synchronize(device: torch.device) -> None:

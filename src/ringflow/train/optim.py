@@ -30,51 +30,26 @@ def make_optimizer(weights: Sequence[nn.Parameter], settings: OptimizerSettings)
         return AdamW(groups, lr=settings.rate, betas=settings.betas)
 
 
-def rate_factor(fraction: float, warmup: float, final: float) -> float:
-    """Rate relative to the highest, when `fraction` of the training is done.
-
-    It rises in a straight line during the share `warmup`, then follows half a cosine down to `final`.
-    """
-    fraction = min(max(fraction, 0.0), 1.0)
-    if fraction < warmup:
-        return fraction / warmup
-    along = (fraction - warmup) / (1.0 - warmup)
-    return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * along))
-
-
-def rewarmed(events: int, resized_at: int, span: float) -> float:
-    """What the rate is multiplied with after a change of the number of lanes; `resized_at` is 0 if there was none.
-
-    The optimiser knows only steps of the other size: the rate rises from half of its new value, in a straight line over
-    `span` events (RASDA, M. Aach et al., arXiv:2412.02729).
-    """
-    if not resized_at or not span:
-        return 1.0
-    return min(1.0, 0.5 + 0.5 * (events - resized_at) / span)
-
-
-def ruled_rate(rate: float, rule: str, elements: int, reference: int) -> float:
-    """The highest rate for steps of a number of elements, from the one for steps of `reference` elements.
-
-    Gradients of larger batches are less noisy and are followed further: in proportion for plain gradient descent
-    (P. Goyal et al., arXiv:1706.02677), with the square root for optimisers that divide by the size of the gradient
-    (S. Malladi et al., arXiv:2205.10287).
-    """
-    power = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[rule]
-    return float(rate * (elements / reference) ** power)
-
-
 def rate_at(settings: OptimizerSettings, events: int, total: int, elements: int, resized_at: int = 0) -> float:
-    """The rate of a step of so many elements, after which `events` of `total` have been shown."""
-    highest = ruled_rate(settings.rate, settings.rule, elements, settings.rule_elements)
-    again = rewarmed(events, resized_at, settings.rewarmup * total)
-    return highest * rate_factor(events / total, settings.warmup, settings.final) * again
+    """The rate of a step of so many elements, after which `events` of `total` have been shown.
 
-
-def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """Let the next step be taken at this rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    Gradients of larger steps are less noisy and are followed further: in proportion for plain gradient descent (P. Goyal et
+    al., arXiv:1706.02677), with the square root for optimisers that divide by the size of the gradient (S. Malladi et al.,
+    arXiv:2205.10287). The rate rises in a straight line, then follows half a cosine. After a change of the number of lanes at
+    `resized_at` events (0: there was none) the optimiser knows only steps of the other size: the rate rises again from half
+    of its value (RASDA, M. Aach et al., arXiv:2412.02729).
+    """
+    power = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[settings.rule]
+    highest = settings.rate * (elements / settings.rule_elements) ** power
+    fraction, warmup = min(events / total, 1.0), settings.warmup
+    if fraction < warmup:
+        factor = fraction / warmup
+    else:
+        along = (fraction - warmup) / (1.0 - warmup)
+        factor = settings.final + (1.0 - settings.final) * 0.5 * (1.0 + math.cos(math.pi * along))
+    span = settings.rewarmup * total if resized_at else 0.0
+    again = min(1.0, 0.5 + 0.5 * (events - resized_at) / span) if span else 1.0
+    return float(highest * factor * again)
 
 
 class Lamb(Optimizer):

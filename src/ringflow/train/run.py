@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,9 @@ from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
 from ringflow.base.words import flat, size_in_words, time_in_words
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
-from ringflow.train import asynchronous, trainer
+from ringflow.train import asynchronous
 from ringflow.train.checkpoint import refuse_other_settings
 from ringflow.train.data import (
-    TrainingData,
     describe_data,
     detector_name,
     fingerprint,
@@ -40,8 +39,8 @@ from ringflow.train.parallel import MeshPlace, require_spreadable
 from ringflow.train.profile import PROFILE_FOLDER, UNMEASURED, profiled
 from ringflow.train.runs import RUN_FILE, claimed, has_checkpoint, settings_of
 from ringflow.train.settings import TrainSettings
-from ringflow.train.trainer import Assignment, Pace
-from ringflow.train.validation import FOLLOWED, Rules, Validation, followed, plain
+from ringflow.train.trainer import Pace, Trainer
+from ringflow.train.validation import FOLLOWED, Validation, followed, plain
 from ringflow.train.world import World, joined
 
 #: Validation events that the rules are run on once for comparison, at 4 ms each.
@@ -66,29 +65,25 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
         settings = world.on_first(lambda: _resolved(settings, out, world.size, overwrite))
         world.require_same({"version of the data": fingerprint(settings)})
         with world.first_holds(lambda: _claimed(settings, out, overwrite, world.size)):
-            return _train(settings, out, device, world, pace)
+            result = _train(settings, out, device, world, pace)
+    page = out / PROFILE_FOLDER / "report.html"
+    profile = page if settings.profile and page.exists() else None
+    return {"path": str(out), "device": str(device), "processes": world.size, "profile": profile, **result}
 
 
 def _train(settings: TrainSettings, out: Path, device: torch.device, world: World, pace: Pace | None) -> dict[str, Any]:
     compute, lanes = settings.compute, settings.source.lanes
     place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
     own = world.lanes(lanes) if isinstance(world, asynchronous.MpiWorld) else place.lanes(lanes)
+    kept = _without_workers(settings)
     with open_training_data(settings, device, out, own) as data:
-        validate = Validation(data.blocks, settings.model.calorimeter) if data.blocks else None
-        if validate is None and world.is_first:
+        if data.validate is None:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
-        rules = _rules(settings, data, validate) if validate and world.is_first and pace is None else None
-        card = _card(settings, data)
-        assignment = Assignment(_without_workers(settings), data.validation, validate, out, card, pace, rules)
+        rules = partial(_rules, settings, data.validate) if pace is None else dict
         if isinstance(world, asynchronous.MpiWorld):
-            result = asynchronous.train(assignment, data.sources, world)
-        else:
-            measuring = profiled(out, world, device, compute.strategy) if settings.profile else nullcontext(UNMEASURED)
-            with measuring as phases:
-                result = trainer.train(assignment, data.sources, world, phases)
-    page = out / PROFILE_FOLDER / "report.html"
-    profile = page if settings.profile and page.exists() else None
-    return {"path": str(out), "device": str(device), "processes": world.size, "profile": profile, **asdict(result)}
+            return asynchronous.train(kept, data, out, world, rules)
+        with profiled(out, world, device, compute.strategy) if settings.profile else nullcontext(UNMEASURED) as phases:
+            return Trainer(kept, data, out, world, pace, rules).fit(phases)
 
 
 def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
@@ -180,29 +175,25 @@ def describe_machine(settings: TrainSettings, processes: int) -> dict[str, Any]:
     return {"device": device.type, "processes": processes, "threads": torch.get_num_threads(), **kept}
 
 
-def _card(settings: TrainSettings, data: TrainingData) -> dict[str, Any]:
-    """What a model file tells of its origin."""
-    origin = collect(settings, {"training": settings.seed})
-    del origin["settings"]  # the trainer adds them
-    return {"detector": detector_name(settings.detector), "data": data.description, "provenance": origin}
-
-
-def _rules(settings: TrainSettings, data: TrainingData, validate: Validation) -> Rules:
+def _rules(settings: TrainSettings, validate: object) -> dict[str, float | None]:
     """What the rules make of the validation events, which people compare the network with."""
-    events = sum(map(len, data.blocks.values()))
+    if not isinstance(validate, Validation):
+        return {}
+    events, start = validate.num_events, time.perf_counter()
     if events > _MOST_RULED:
-        return Rules(
-            {}, f"not compared with the rules, which are run on {_MOST_RULED:,} events at most, not on {events:,}"
-        )
-    start = time.perf_counter()
+        most = f"{_MOST_RULED:,} events at most, not on {events:,}"
+        say(f"validation  not compared with the rules, which are run on {most}")
+        return {}
     try:
-        found = plain(validate.of_rules(data.blocks, detector_name(settings.detector)))
+        found = plain(validate.of_rules(detector_name(settings.detector)))
     except (RingflowError, KeyError) as error:  # a detector without rules, or a dataset without what they look at
         why = f"the data have no {error}" if isinstance(error, KeyError) else str(error)
-        return Rules({}, f"not compared with the rules: {why}")
+        say(f"validation  not compared with the rules: {why}")
+        return {}
     took = time_in_words(time.perf_counter() - start)
     label = "the rules".rjust(len(f"{settings.length.events:,} events"))
-    return Rules(found, f"{label}  {followed({'loss': None, **found}, {})}  on {events:,} events, in {took}")
+    say(f"validation  {label}  {followed({'loss': None, **found}, {})}  on {events:,} events, in {took}")
+    return found
 
 
 def show(result: Mapping[str, Any], *, as_json: bool) -> None:

@@ -1,26 +1,23 @@
 """One step of a training: hide features, predict, compare, move the weights.
 
 Nothing in a step waits for an accelerator. What a step gives (terms of the loss, length of the gradient) stays on the device
-in a `StepRecords`, and is read, and checked for NaN, every few tens of steps; on a CPU after every step.
+until it is read, and checked for NaN, every few tens of steps; on a CPU after every step.
 
 Letters of tensor names: B event, N element, F feature, G group of features.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from ringflow.base.rundir import write_atomic
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
 from ringflow.models.attention import Layout
@@ -29,8 +26,8 @@ from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import DataPosition, TrainingBatch, mixed_seed
 from ringflow.train.device import accelerated, choose_precision, computing_in, is_accelerator
 from ringflow.train.loss import losses, norms
-from ringflow.train.optim import make_optimizer, set_rate
-from ringflow.train.parallel import Spread, spread_over
+from ringflow.train.optim import make_optimizer
+from ringflow.train.parallel import Loss, Spread, spread_over
 from ringflow.train.profile import UNMEASURED, Phases
 from ringflow.train.settings import LossSettings, TrainSettings
 from ringflow.train.world import ALONE, World
@@ -39,65 +36,14 @@ from ringflow.train.world import ALONE, World
 _STEPS_UNSEEN = 50
 
 
-class HideFeatures:
-    """Hides groups of features in some events, as a detector that lacks them would; essential features have no group."""
-
-    def __init__(self, kinds: Sequence[str], probability: float, device: torch.device) -> None:
-        groups = feature_groups(kinds)
-        names = sorted({group for group in groups if group is not None})
-        self._probability, self._num_groups = probability, len(names)
-        # The column after the last group is never hidden; kept on the device, so that no step waits for a copy.
-        self._column_F = torch.tensor(
-            [len(names) if group is None else names.index(group) for group in groups], device=device
-        )
-
-    def __call__(self, batch: ElementBatch, event_N: Tensor) -> ElementBatch:
-        """The batch with some features NaN, as torch's generator draws it."""
-        if self._probability == 0.0:
-            return batch
-        shape = (batch.num_events, self._num_groups + 1)
-        hidden_BG = torch.rand(shape, device=event_N.device) < self._probability
-        hidden_BG[:, -1] = False
-        hidden_NF = hidden_BG[:, self._column_F][event_N]
-        return replace(batch, features_NF=batch.features_NF.masked_fill(hidden_NF, torch.nan))
-
-
-class Objective:
-    """Forward and loss: what is compiled."""
-
-    def __init__(
-        self,
-        network: Callable[..., Prediction],
-        settings: LossSettings,
-        precision: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self._network, self._settings, self._precision, self._device = network, settings, precision, device
-
-    def __call__(
-        self,
-        batch: ElementBatch,
-        layout: Layout,
-        turns: tuple[Tensor, Tensor] | None = None,
-        divided_by: Tensor | None = None,
-        arrived: tuple[Tensor, ...] = (),
-    ) -> dict[str, Tensor]:
-        """Terms of the loss and their weighted sum `total`; `arrived` is what the network gets beside the batch."""
-        with computing_in(self._precision, self._device):
-            prediction = self._network(batch.features_NF, batch.kind_N, batch.position_N2, layout, turns, *arrived)
-        # Sums over a batch are not for half precision.
-        return losses(prediction, batch, self._settings, divided_by)
-
-
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """What one step gave."""
 
     #: Counted from 1: the steps done when this one is.
     step: int
     #: Where its batches are, by lane of this process.
     positions: tuple[DataPosition, ...]
-    #: Means over all processes.
+    #: Means over all processes: the terms of the loss, their sum `total`, the length of the `gradient`.
     values: dict[str, float]
     #: Whether everything was finite in this process.
     finite_here: bool = True
@@ -106,79 +52,6 @@ class Record:
     def not_finite(self) -> list[str]:
         """Names of values that are NaN or infinite."""
         return [name for name, value in self.values.items() if not math.isfinite(value)]
-
-
-class StepRecords:
-    """Values of the last steps, on the device until they are read."""
-
-    def __init__(self, device: torch.device, world: World = ALONE) -> None:
-        self._size = _STEPS_UNSEEN if is_accelerator(device) else 1
-        self._device, self._world = device, world
-        self._names: tuple[str, ...] = ()
-        self._rows = torch.empty(0)
-        self._steps: list[tuple[int, tuple[DataPosition, ...]]] = []
-
-    @property
-    def full(self) -> bool:
-        """Whether it is time to read."""
-        return len(self._steps) >= self._size
-
-    def add(self, step: int, positions: tuple[DataPosition, ...], values: dict[str, Tensor]) -> None:
-        """Keep the values of a step; it must not be full."""
-        if not self._names:
-            self._names = tuple(values)
-            self._rows = torch.empty(self._size, len(values), device=self._device)
-        torch.stack([value.detach() for value in values.values()], out=self._rows[len(self._steps)])
-        self._steps.append((step, positions))
-
-    def read(self) -> list[Record]:
-        """All values since the last reading; this waits for the device, and all processes have to read."""
-        mean = self._rows[: len(self._steps)].clone()
-        finite = mean.isfinite().all(1).tolist()
-        self._world.all_reduce_(mean)
-        rows = (mean / self._world.size).tolist()
-        records = [
-            Record(step, positions, dict(zip(self._names, row, strict=True)), finite_here)
-            for (step, positions), row, finite_here in zip(self._steps, rows, finite, strict=True)
-        ]
-        self._steps.clear()
-        return records
-
-
-class Average:
-    """Weights that follow those of a network, spread over processes as these are. The memory is short at first, so that the
-    start is forgotten."""
-
-    def __init__(self, followed: Spread, plain: Model, decay: float) -> None:
-        """`plain` is a network of the same settings that is not spread; it is filled with the average when asked for."""
-        self._decay, self._followed = decay, followed
-        named = followed.model.named_parameters()
-        self.weights: dict[str, Tensor] = {name: weight.detach().clone() for name, weight in named}
-        held = dict(followed.held())
-        self._own = [_here(self.weights[name]) for name in held]
-        self._theirs = [_here(weight.detach()) for weight in held.values()]
-        self._plain = plain.eval().requires_grad_(False)
-
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Move towards the weights as they are after step number `step`, counted from 0."""
-        decay = min(self._decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self._own, self._theirs, 1.0 - decay)
-
-    @torch.no_grad()
-    def model(self) -> Model:
-        """The averaged network, in evaluation mode; all processes have to ask. What is no weight (scaling, drawn features)
-        is as in the other."""
-        for own, (name, average) in zip(self._plain.parameters(), self.weights.items(), strict=True):
-            own.copy_(self._followed.whole(name, average))
-        for buffer, theirs in zip(self._plain.buffers(), self._followed.model.buffers(), strict=True):
-            buffer.copy_(theirs)
-        return self._plain
-
-
-def _here(tensor: Tensor) -> Tensor:
-    """The slice of a tensor that is here, as the same memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class TrainingStep:
@@ -192,26 +65,20 @@ class TrainingStep:
         world: World = ALONE,
         phases: Phases = UNMEASURED,
     ) -> None:
-        self.plain = deepcopy(model)  # whole wherever the other is not
+        self._settings, self._world, self._phases = settings, world, phases
+        plain = deepcopy(model)  # whole wherever the other is not
         self.spread = spread_over(model.train(), world, settings.compute, device, phases)
         self.model = self.spread.model
-        self.average = Average(self.spread, self.plain, settings.optimizer.average)
+        self.average = Average(self.spread, plain, settings.optimizer.average)
         self.optimizer = make_optimizer([weight for _, weight in self.spread.held()], settings.optimizer)
-        self.records = StepRecords(device, world)
         self._precision = choose_precision(device, settings.compute.precision)
-        self.plain_objective = Objective(self.spread.network, settings.loss, self._precision, device)
-        self._objective = accelerated(self.plain_objective, device, settings.compute.compile)
+        objective = make_objective(self.spread.network, settings.loss, self._precision, device)
+        self._objective = accelerated(objective, device, settings.compute.compile)
         self._hide = HideFeatures(model.kinds, settings.source.hide, device)
-        self._settings, self._world, self._phases = settings, world, phases
         self._clip = settings.optimizer.clip or math.inf
-        kernel = settings.model.kernel
-        self._redraw_steps = kernel.redraw_steps if settings.model.backbone == "kernel" else 0
-
-    @torch.no_grad()
-    def _turns(self, batch: ElementBatch) -> tuple[Tensor, Tensor]:
-        """Worked out before what is compiled: a compiler would do it again for every layer rather than keep them."""
-        cosine, sine = self.model.rotary(batch.position_N2)
-        return cosine.to(self._precision), sine.to(self._precision)
+        self._redraw_steps = settings.model.kernel.redraw_steps if settings.model.backbone == "kernel" else 0
+        self._unread: list[tuple[int, tuple[DataPosition, ...], dict[str, Tensor]]] = []
+        self._most_unread = _STEPS_UNSEEN if is_accelerator(device) else 1
 
     def take(self, batches: Sequence[TrainingBatch], step: int, rate: float) -> None:
         """Step number `step`, counted from 0, at this rate, on the batches of this process's lanes.
@@ -219,9 +86,30 @@ class TrainingStep:
         Whatever is drawn depends on the seed of a batch: lanes may be shared out among processes in any way.
         """
         self.redraw(step)
-        sums = self.gradients(batches)
-        length = self.move(step, rate)
-        self.records.add(step + 1, tuple(batch.position for batch in batches), {**sums, "gradient": length})
+        terms = self.gradients(batches)
+        values = {**terms, "gradient": self.move(step, rate)}
+        self._unread.append((step + 1, tuple(batch.position for batch in batches), values))
+
+    @property
+    def to_be_read(self) -> bool:
+        """Whether it is time to look at what the last steps gave."""
+        return len(self._unread) >= self._most_unread
+
+    def read(self) -> list[Record]:
+        """What the steps since the last reading gave; this waits for the device, and all processes have to read."""
+        if not self._unread:
+            return []
+        mean = torch.stack([torch.stack(list(values.values())) for _, _, values in self._unread])
+        finite = mean.isfinite().all(1).tolist()
+        self._world.all_reduce_(mean)
+        records = [
+            Record(step, positions, dict(zip(values, row, strict=True)), finite_here)
+            for (step, positions, values), row, finite_here in zip(
+                self._unread, (mean / self._world.size).tolist(), finite, strict=True
+            )
+        ]
+        self._unread.clear()
+        return records
 
     def redraw(self, step: int) -> None:
         """Draw other random features, if step number `step` is one that begins so."""
@@ -238,16 +126,22 @@ class TrainingStep:
         """Move the weights along their gradients, and the average after them; the length of the gradient."""
         with self._phases("optimizer"):
             length = self.spread.clip(self._clip)
-            set_rate(self.optimizer, rate)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
             self.optimizer.step()
             self.average.update(step)
         return length
 
     def _prepared(self, batch: TrainingBatch) -> tuple[ElementBatch, tuple[Tensor, Tensor]]:
-        """What the network shall see of a batch; the generators are then as its seed and nothing else made them."""
+        """What the network shall see of a batch; the generators are then as its seed and nothing else made them.
+
+        The turns of the positions are worked out before what is compiled: a compiler would do it again for every layer.
+        """
         torch.manual_seed(batch.seed)
         elements = self._hide(batch.elements, batch.layout.event_N)
-        return elements, self._turns(elements)
+        with torch.no_grad():
+            cosine, sine = self.model.rotary(elements.position_N2)
+            return elements, (cosine.to(self._precision), sine.to(self._precision))
 
     @torch.no_grad()
     def _norms(self, batches: Sequence[TrainingBatch]) -> Tensor | None:
@@ -260,13 +154,79 @@ class TrainingStep:
         return total / self._world.size
 
 
-def save_bad_batch(path: Path, batch: ElementBatch, record: Record) -> Path:
-    """Write the tensors of a batch under the names of their fields; step, positions and loss are in the metadata."""
-    tensors = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name != "targets"}
-    if batch.targets is not None:
-        tensors |= {f"targets.{field.name}": getattr(batch.targets, field.name) for field in fields(batch.targets)}
-    metadata = {"step": str(record.step)}
-    metadata["positions"] = json.dumps(record.positions)
-    metadata |= {f"value.{name}": str(value) for name, value in record.values.items()}
-    write_atomic(path, save({name: value.cpu().contiguous() for name, value in tensors.items()}, metadata=metadata))
-    return path
+def make_objective(
+    network: Callable[..., Prediction], settings: LossSettings, precision: torch.dtype, device: torch.device
+) -> Loss:
+    """Forward and loss, which is what is compiled."""
+
+    def objective(
+        batch: ElementBatch,
+        layout: Layout,
+        turns: tuple[Tensor, Tensor] | None = None,
+        divided_by: Tensor | None = None,
+        arrived: tuple[Tensor, ...] = (),
+    ) -> dict[str, Tensor]:
+        """Terms of the loss and their weighted sum `total`; `arrived` is what the network gets beside the batch."""
+        with computing_in(precision, device):
+            prediction = network(batch.features_NF, batch.kind_N, batch.position_N2, layout, turns, *arrived)
+        # Sums over a batch are not for half precision.
+        return losses(prediction, batch, settings, divided_by)
+
+    return objective
+
+
+class HideFeatures:
+    """Hides groups of features in some events, as a detector that lacks them would; essential features have no group."""
+
+    def __init__(self, kinds: Sequence[str], probability: float, device: torch.device) -> None:
+        groups = feature_groups(kinds)
+        names = sorted({group for group in groups if group is not None})
+        self._probability, self._num_groups = probability, len(names)
+        # The column after the last group is never hidden; kept on the device, so that no step waits for a copy.
+        columns = [len(names) if group is None else names.index(group) for group in groups]
+        self._column_F = torch.tensor(columns, device=device)
+
+    def __call__(self, batch: ElementBatch, event_N: Tensor) -> ElementBatch:
+        """The batch with some features NaN, as torch's generator draws it."""
+        if self._probability == 0.0:
+            return batch
+        shape = (batch.num_events, self._num_groups + 1)
+        hidden_BG = torch.rand(shape, device=event_N.device) < self._probability
+        hidden_BG[:, -1] = False
+        hidden_NF = hidden_BG[:, self._column_F][event_N]
+        return replace(batch, features_NF=batch.features_NF.masked_fill(hidden_NF, torch.nan))
+
+
+class Average:
+    """Weights that follow those of a network, spread over processes as these are. The memory is short at first, so that the
+    start is forgotten. `plain` is a network of the same settings that is not spread."""
+
+    def __init__(self, followed: Spread, plain: Model, decay: float) -> None:
+        self._decay, self._followed = decay, followed
+        self.plain = plain.eval().requires_grad_(False)
+        named = followed.model.named_parameters()
+        self.weights: dict[str, Tensor] = {name: weight.detach().clone() for name, weight in named}
+        held = dict(followed.held())
+        self._own = [_here(self.weights[name]) for name in held]
+        self._theirs = [_here(weight.detach()) for weight in held.values()]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the weights as they are after step number `step`, counted from 0."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._own, self._theirs, 1.0 - decay)
+
+    @torch.no_grad()
+    def model(self) -> Model:
+        """The averaged network, in evaluation mode; all processes have to ask. What is no weight (scaling, drawn features)
+        is as in the other."""
+        for own, (name, average) in zip(self.plain.parameters(), self.weights.items(), strict=True):
+            own.copy_(self._followed.whole(name, average))
+        for buffer, theirs in zip(self.plain.buffers(), self._followed.model.buffers(), strict=True):
+            buffer.copy_(theirs)
+        return self.plain
+
+
+def _here(tensor: Tensor) -> Tensor:
+    """The slice of a tensor that is here, as the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

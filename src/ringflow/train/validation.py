@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +28,25 @@ from ringflow.models.model import Model
 from ringflow.train.batches import pack
 from ringflow.train.device import choose_precision, undisturbed
 from ringflow.train.settings import TrainSettings
-from ringflow.train.step import Objective
+from ringflow.train.step import make_objective
 
 #: The figure by which the best validation is known, if it was measured; lower is better, as for the loss.
 SELECTED_BY = "jet_iqr_over_median"
 #: Cones of the jet term are drawn; the same ones in every validation.
 _SEED = 1
+#: Figures that are measured, see the page on metrics.
+FIGURES = (
+    "jet_iqr_over_median",
+    "jet_median",
+    "jet_matched_fraction",
+    "met_iqr_over_median",
+    "missing_momentum_error",
+    "visible_energy_resolution",
+    "particle_f1",
+    "particle_efficiency",
+    "particle_fake_rate",
+)
+_THRESHOLD = 0.5
 
 
 class ValidationLoss:
@@ -49,7 +61,7 @@ class ValidationLoss:
     def measure(self, model: Model) -> dict[str, float]:
         """Mean terms, named `loss` (their weighted sum) and `loss_TERM`."""
         precision = choose_precision(self._device, self._settings.compute.precision)
-        objective = Objective(model, self._settings.loss, precision, self._device)
+        objective = make_objective(model, self._settings.loss, precision, self._device)
         sums: dict[str, float] = {}
         with undisturbed(self._device, _SEED):
             for batch in self._batches:
@@ -57,6 +69,55 @@ class ValidationLoss:
                     sums[name] = sums.get(name, 0.0) + batch.num_events * float(term)
         events = sum(batch.num_events for batch in self._batches)
         return {"loss" if name == "total" else f"loss_{name}": value / events for name, value in sums.items()}
+
+
+class Validation:
+    """The validation events by sample, ready to be reconstructed again and again."""
+
+    def __init__(self, blocks: Mapping[str, EventBlock], calorimeter: str) -> None:
+        self.blocks, self.num_events = blocks, sum(map(len, blocks.values()))
+        self._truth = {name: Truth.of(block) for name, block in blocks.items()}
+        self._elements = {name: from_block(block, calorimeter) for name, block in blocks.items()}
+
+    def __call__(self, model: Model) -> dict[str, float]:
+        """The mean of every figure over the samples, and `figure/sample` where there are several.
+
+        A figure is NaN where there is none, for example widths of jets when there are no jets.
+        """
+        device = next(model.parameters()).device
+        self._elements = {name: elements.to(device) for name, elements in self._elements.items()}  # and stay there
+        return self._figures({name: candidates(model, here, _THRESHOLD) for name, here in self._elements.items()})
+
+    def of_rules(self, detector: str) -> dict[str, float]:
+        """The same figures for the rules. 4 ms per ttbar event."""
+        constants = load_constants(detector)
+        return self._figures({name: reconstruct_block(block, constants) for name, block in self.blocks.items()})
+
+    def _figures(self, made: Mapping[str, Collection]) -> dict[str, float]:
+        found: dict[str, dict[str, float]] = {}
+        for name, truth in self._truth.items():
+            numbers = self.blocks[name].event_number
+            sheet = Sheet.empty(name, has_truth=True, replicates=0)  # intervals are for the final evaluation
+            measure(sheet, name, numbers, truth, checked(made[name], numbers, name))
+            values = metrics(sheet, name)
+            found[name] = {
+                figure: np.nan if (value := values[figure]["value"]) is None else value for figure in FIGURES
+            }
+        figures = {figure: float(np.mean([of[figure] for of in found.values()])) for figure in FIGURES}
+        if len(found) > 1:
+            figures |= {f"{figure}/{name}": of[figure] for name, of in found.items() for figure in FIGURES}
+        return figures
+
+
+def figure(metrics: Mapping[str, float | None]) -> float:
+    """What decides; lower is better, and what was not measured is worst."""
+    value = metrics.get(SELECTED_BY, metrics.get("loss"))
+    return math.inf if value is None or not math.isfinite(value) else value
+
+
+def plain(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """The same for JSON, which has no word for a number that is not finite."""
+    return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 class Followed(NamedTuple):
@@ -72,10 +133,6 @@ class Followed(NamedTuple):
         """The value, as wide as any other."""
         return f"{format(value, self.form) if value is not None else '-':>7}{self.unit}"
 
-    def better(self, value: float | None, other: float | None) -> bool:
-        """Whether a value is better than another; none is not."""
-        return value is not None and other is not None and value != other and (value < other) == self.less_is_better
-
 
 #: The loss is of the network alone; the others tell it from the rules.
 FOLLOWED = (
@@ -86,96 +143,17 @@ FOLLOWED = (
 )
 
 
-class Rules(NamedTuple):
-    """What the rules make of the validation events, and a line that tells it, or why it is not known."""
-
-    figures: Mapping[str, float | None]
-    said: str
-
-
 def followed(metrics: Mapping[str, float | None], rules: Mapping[str, float | None]) -> str:
     """The figures in one line, each at its place in every line, and whether they are better than those of the rules."""
     there = [one for one in FOLLOWED if one.key in metrics or one.key in rules]
     line = "  ".join(f"{one.words} {one.written(metrics.get(one.key))}" for one in there)
-    compared = [one for one in there if rules.get(one.key) is not None]
-    ahead = [one.words for one in compared if one.better(metrics.get(one.key), rules[one.key])]
+    compared, ahead = 0, []
+    for one in there:
+        value, other = metrics.get(one.key), rules.get(one.key)
+        compared += other is not None
+        if value is not None and other is not None and (value < other if one.less_is_better else value > other):
+            ahead.append(one.words)
     if not ahead:
         return line
-    mark = "★ beats the rules" if len(ahead) == len(compared) else f"ahead of the rules in {', '.join(ahead)}"
+    mark = "★ beats the rules" if len(ahead) == compared else f"ahead of the rules in {', '.join(ahead)}"
     return f"{line}  {mark}"
-
-
-def figure(metrics: Mapping[str, float | None]) -> float:
-    """What decides; lower is better, and what was not measured is worst."""
-    value = metrics.get(SELECTED_BY, metrics.get("loss"))
-    return math.inf if value is None or not math.isfinite(value) else value
-
-
-def plain(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """The same for JSON, which has no word for a number that is not finite."""
-    return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-#: Figures that are followed, see the page on metrics.
-FIGURES = (
-    "jet_iqr_over_median",
-    "jet_median",
-    "jet_matched_fraction",
-    "met_iqr_over_median",
-    "missing_momentum_error",
-    "visible_energy_resolution",
-    "particle_f1",
-    "particle_efficiency",
-    "particle_fake_rate",
-)
-_THRESHOLD = 0.5
-
-
-@dataclass
-class _Sample:
-    numbers: np.ndarray
-    truth: Truth
-    elements: ElementBatch
-
-
-class Validation:
-    """The validation events by sample, ready to be reconstructed again and again."""
-
-    def __init__(self, blocks: Mapping[str, EventBlock], calorimeter: str) -> None:
-        self._samples = {
-            name: _Sample(block.event_number, Truth.of(block), from_block(block, calorimeter))
-            for name, block in blocks.items()
-        }
-
-    def __call__(self, model: Model) -> dict[str, float]:
-        """The mean of every figure over the samples, and `figure/sample` where there are several.
-
-        A figure is NaN where there is none, for example widths of jets when there are no jets.
-        """
-        device = next(model.parameters()).device
-        found = {}
-        for name, sample in self._samples.items():
-            sample.elements = sample.elements.to(device)  # once: then it stays there
-            found[name] = _measured(name, sample, candidates(model, sample.elements, _THRESHOLD))
-        return _means(found)
-
-    def of_rules(self, blocks: Mapping[str, EventBlock], detector: str) -> dict[str, float]:
-        """The same figures for the rules; blocks are those of the beginning. 4 ms per ttbar event."""
-        constants = load_constants(detector)
-        made = {name: reconstruct_block(block, constants) for name, block in blocks.items()}
-        return _means({name: _measured(name, self._samples[name], found) for name, found in made.items()})
-
-
-def _means(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    figures = {figure: float(np.mean([of[figure] for of in found.values()])) for figure in FIGURES}
-    if len(found) > 1:
-        figures |= {f"{figure}/{name}": of[figure] for name, of in found.items() for figure in FIGURES}
-    return figures
-
-
-def _measured(name: str, sample: _Sample, candidates: Collection) -> dict[str, float]:
-    made = checked(candidates, sample.numbers, name)
-    sheet = Sheet.empty(name, has_truth=True, replicates=0)  # intervals are for the final evaluation
-    measure(sheet, name, sample.numbers, sample.truth, made)
-    found = metrics(sheet, name)
-    return {figure: np.nan if (value := found[figure]["value"]) is None else value for figure in FIGURES}

@@ -290,7 +290,7 @@ def train_point(
     words = [*overrides, *([] if brought is None else [override("data", brought)])]
     words += [override(name, value) for name, value in point.items()]
     settings = TrainSettings.resolve(preset, words)
-    look = _Look(objective) if settings.sync == "allreduce" else None
+    look = _Look(objective).ask if settings.sync == "allreduce" else None
     result = train(settings, run, overwrite=is_of_another(run, point), pace=look)
     if metrics is not None and speaks():
         with write_errors(metrics), tarfile.open(metrics, "w:gz") as packed:

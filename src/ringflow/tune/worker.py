@@ -340,7 +340,7 @@ def train_order(order: Order, worker: str | None, stopped: Callable[[], bool] = 
     trouble: Trouble | None = None
     reason = ""
     try:
-        train(TrainSettings.model_validate(order.settings), order.run, pace=pace)
+        train(TrainSettings.model_validate(order.settings), order.run, pace=pace.ask)
         if worker is not None and not pace.ended:
             trouble, reason = "failed", f"the training ended before the {pace.until} events that it was to show"
     except RingflowError as error:

@@ -15,8 +15,8 @@ from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 from ringflow.recipes.prune import PRUNED_FILE, tuning_settings
-from ringflow.train import trainer
 from ringflow.train.settings import TrainSettings
+from ringflow.train.trainer import Trainer
 
 Command = Callable[..., Any]
 SHORT = ("length.events=60", "length.validation_events=4", "compute.batch_elements=100", "compute.device=cpu")
@@ -85,7 +85,7 @@ def test_an_interrupted_one_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer, "train", interrupt)
+        patched.setattr(Trainer, "fit", interrupt)
         assert command(*arguments(model, dataset, tmp_path / "run")).code == 130
     before = (tmp_path / "run" / PRUNED_FILE).read_bytes()
     assert command(*arguments(model, dataset, tmp_path / "run")).code == 0

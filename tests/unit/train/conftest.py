@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.made_up import TINY, MadeUpSource, made_up_events
 from ringflow.elements.batch import ElementBatch
+from ringflow.train.data import TrainingData
 from ringflow.train.settings import TrainSettings
-from ringflow.train.trainer import Assignment, TrainingResult, train
-from ringflow.train.world import ALONE
+from ringflow.train.trainer import Trainer
+from ringflow.train.world import ALONE, World
 
 
 @pytest.fixture
@@ -39,15 +41,16 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(run: Path) -> Callable[..., TrainingResult]:
-    """Train in the run folder, or another one."""
+def start(run: Path) -> Callable[..., SimpleNamespace]:
+    """Train in the run folder, or another one; the result."""
 
-    def go(settings: TrainSettings, folder: Path = run, **changed: Any) -> TrainingResult:
+    def go(
+        settings: TrainSettings, folder: Path = run, *, world: World = ALONE, pace: Any = None, **changed: Any
+    ) -> SimpleNamespace:
         folder.mkdir(exist_ok=True)
         lanes = range(max(settings.source.lanes, 1))
         sources = {lane: MadeUpSource(24 - 7 * lane) for lane in lanes}  # of different lengths
-        given = {"sources": sources, "validation": made_up_events(10, 99), "validate": None, "card": {}, **changed}
-        sources, world = given.pop("sources"), given.pop("world", ALONE)
-        return train(Assignment(settings, folder=folder, **given), sources, world)
+        data = TrainingData(**{"sources": sources, "validation": made_up_events(10, 99), **changed})
+        return SimpleNamespace(**Trainer(settings, data, folder, world, pace).fit())
 
     return go

@@ -34,12 +34,13 @@ from ringflow.train.asynchronous import (
 from ringflow.train.asynchronous import work as follow
 from ringflow.train.asynchronous.mpi import Messages, MpiWorld, joined
 from ringflow.train.batches import BEGINNING, DataPosition, Feed, TrainingBatch
-from ringflow.train.checkpoint import Checkpoints
+from ringflow.train.checkpoint import TrainingState, read_checkpoint
+from ringflow.train.data import TrainingData
 from ringflow.train.profile import UNMEASURED
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import Assignment, Progress, Start, make_feeds
-from ringflow.train.world import ALONE, StopRequest
+from ringflow.train.trainer import Trainer, make_feeds
+from ringflow.train.world import StopRequest
 
 Tiny = Callable[..., TrainSettings]
 MakeStep = Callable[[TrainSettings], TrainingStep]
@@ -103,7 +104,7 @@ def test_gradients_of_a_worker_move_the_master_as_a_step_does(
     row = torch.empty(worker.model.num_parameters)
     for number, batch in enumerate(batches(source(), 3)):
         alone.take([batch], number, 1e-2)
-        expected = alone.records.read()[0].values
+        expected = alone.read()[0].values
         (record,) = sender.work([batch], row, number, 0)
         assert record.values["total"] == expected["total"]
         length = receiver.take_in(row, number, 1e-2)
@@ -174,7 +175,7 @@ def test_a_worker_takes_a_step_for_every_batch(tiny: Tiny, make_step: MakeStep, 
     for number, batch in enumerate(three):
         events += batch.num_events
         alone.take([batch], number, rate_after(settings, events))
-        assert alone.records.read()[0].values == records[number].values
+        assert alone.read()[0].values == records[number].values
     assert torch.equal(row, torch.cat([weight.detach().flatten() for weight in alone.model.parameters()]))
 
 
@@ -185,7 +186,7 @@ def test_the_rate_follows_the_events_and_the_size_of_a_move(tiny: Tiny):
     assert rate_after(tiny("sync=easgd", "asynchronous.period=3", *words), 30) == pytest.approx(0.01 * 0.5)
 
 
-FRESH = Start(False, False, 0, 0, [BEGINNING, BEGINNING], None, True)
+FRESH = TrainingState(positions=[BEGINNING, BEGINNING])
 
 
 @pytest.fixture
@@ -260,14 +261,10 @@ def test_what_is_not_finite_is_not_sent(
         assert file.get_tensor("targets.momentum_N4").isinf().any()
 
 
-def test_it_goes_on_where_lanes_were_and_with_other_batches_at_the_next_turn(tiny: Tiny, source: Any):
-    settings = tiny("source.lanes=2", "source.reuse=2")
-    positions = [DataPosition(3, 0, 2), DataPosition(3, 1, 0)]
-    start = Start(True, False, 9, 100, positions, None, True)
-    feeds = make_feeds({0: source(), 1: source()}, settings, start, CPU)
-    assert [feed.position for feed in feeds.values()] == positions
-    feeds = make_feeds({0: source(), 1: source()}, settings, start._replace(same_batches=False), CPU)
-    assert [feed.position for feed in feeds.values()] == [DataPosition(3, 1, 0), DataPosition(3, 1, 0)]
+def test_it_goes_on_where_lanes_were(tiny: Tiny, source: Any):
+    state = TrainingState(positions=[DataPosition(3, 0, 2), DataPosition(3, 1, 0)])
+    feeds = make_feeds({0: source(), 1: source()}, tiny("source.lanes=2", "source.reuse=2"), state, CPU)
+    assert [feed.position for feed in feeds.values()] == state.positions
 
 
 VALUES = {"total": 1.0, "gradient": 2.0}
@@ -298,12 +295,11 @@ def lead(
 
     def go(script: list[tuple[int, Any]], *words: str, needs_states: bool = False, workers: int = 2) -> tuple[Any, ...]:
         settings = tiny("source.lanes=2", "sync=easgd" if needs_states else "sync=downpour", *words)
-        progress = Progress(Assignment(settings, events(6, 99), None, run, {}), ALONE)
-        progress.state.positions = [BEGINNING] * 2
+        progress = Trainer(settings, TrainingData({}, events(6, 99)), run)
         step, rule = make_step(settings), Steps(needs_states)
         row = torch.empty(step.model.num_parameters)
         heard = scripted(*((who, what, row if isinstance(what, WorkerReport) else None) for who, what in script))
-        master = Master(settings, progress, step, rule, StopRequest())
+        master = Master(progress, step, rule, StopRequest())
         stopped = master.run(heard, range(1, workers + 1))
         assert not heard.script
         return heard, progress, stopped, rule, settings
@@ -331,7 +327,7 @@ def test_every_report_counts_and_the_last_ones_are_answered_with_the_end(lead: C
     assert rule.rates == [rate_after(settings, events) for events in (20, 40, 60, 80)]
     state = progress.state
     assert (state.step, state.events, state.computed, state.padding) == (4, 80, 400, 40)
-    found = Checkpoints(run).read()
+    found = read_checkpoint(run)
     assert found is not None
     assert (found.state.step, found.state.positions) == (4, [DataPosition(0, 0, 2)] * 2)
     record = json.loads((run / "asynchronous.json").read_text())
@@ -364,7 +360,7 @@ def test_a_signal_of_a_worker_stops_all(lead: Callable[..., Any], run: Path):
     heard, _, stopped, *_ = lead(script, "length.events=1000", "length.validate_every=1000")
     assert str(stopped).startswith("stopped by SIGUSR1 after 40 events, and all is saved")
     assert [answer.go_on for _, answer, _ in heard.sent] == [False, False]
-    found = Checkpoints(run).read()
+    found = read_checkpoint(run)
     assert found is not None
     assert found.state.events == 40
 
@@ -386,7 +382,7 @@ def test_a_checkpoint_has_the_state_of_every_worker_as_of_its_last_report(lead: 
     # The script ends: the master dies after the checkpoint, and what is there is what it wrote.
     with pytest.raises(IndexError):
         lead(script, "length.events=1000", "length.validate_every=20", needs_states=True)
-    found = Checkpoints(run).read()
+    found = read_checkpoint(run)
     assert found is not None
     assert (found.state.step, found.state.positions) == (4, [DataPosition(0, 0, 3), DataPosition(0, 0, 1)])
     assert found.tensors["worker-1/weights/w"].tolist() == [1.0, 3.0]

@@ -149,12 +149,9 @@ def test_a_shape_grows_only_when_it_must(source: Callable[..., Any]):
     assert smaller.shape == larger.shape
 
 
-def test_the_rest_of_a_turn_can_be_skipped(source: Callable[..., Any]):
-    feed = make_feed(source(), reuse=2, position=DataPosition(3, 0, 1))
-    feed.skip_turn()
-    assert feed.position == (3, 1, 0)
-    feed.skip_turn()
-    assert feed.position == (4, 0, 0)
+def test_a_turn_follows_the_other():
+    assert DataPosition(3, 0, 1).next_turn(2) == (3, 1, 0)
+    assert DataPosition(3, 1, 0).next_turn(2) == (4, 0, 0)
 
 
 def test_a_chunk_without_events_is_an_error(source: Callable[..., Any]):

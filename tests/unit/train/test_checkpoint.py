@@ -14,30 +14,38 @@ import torch
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.models.model import Model
 from ringflow.train.batches import DataPosition, Feed, FixedShape
-from ringflow.train.checkpoint import Checkpoint, Checkpoints, TrainingState, refuse_other_settings, restore, snapshot
+from ringflow.train.checkpoint import (
+    Checkpoint,
+    TrainingState,
+    read_checkpoint,
+    refuse_other_settings,
+    restore,
+    snapshot,
+    write_checkpoint,
+)
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
 
 CPU = torch.device("cpu")
 STATE = TrainingState(
-    3,
-    40,
-    [DataPosition(1, 2, 3), DataPosition(1, 2, 4)],
-    FixedShape(64, 512),
-    100,
-    4,
-    1.5,
-    1.25,
-    {"loss": 0.5},
-    1,
-    {"events": 30, "loss": None},
-    20,
+    step=3,
+    events=40,
+    positions=[DataPosition(1, 2, 3), DataPosition(1, 2, 4)],
+    shape=FixedShape(64, 512),
+    computed=100,
+    padding=4,
+    seconds=1.5,
+    step_seconds=1.25,
+    best={"loss": 0.5},
+    since_best=1,
+    last={"events": 30, "loss": None},
+    resized_at=20,
 )
 
 
-def write(checkpoints: Checkpoints, step: int) -> None:
-    state = TrainingState(**{**vars(STATE), "step": step})
-    checkpoints.write(Checkpoint(state, {"seed": 1}, {"weights/a": torch.full((3,), float(step))}))
+def write(run: Path, step: int) -> None:
+    state = STATE.model_copy(update={"step": step})
+    write_checkpoint(run, Checkpoint(state, {"seed": 1}, {"weights/a": torch.full((3,), float(step))}))
 
 
 def folders(run: Path) -> list[Path]:
@@ -45,9 +53,9 @@ def folders(run: Path) -> list[Path]:
 
 
 def test_a_checkpoint_comes_back(run: Path):
-    assert Checkpoints(run).read() is None
-    write(Checkpoints(run), 3)
-    read = Checkpoints(run).read()
+    assert read_checkpoint(run) is None
+    write(run, 3)
+    read = read_checkpoint(run)
     assert read is not None
     assert read.state == STATE
     assert read.settings == {"seed": 1}
@@ -56,7 +64,7 @@ def test_a_checkpoint_comes_back(run: Path):
 
 def test_the_last_two_are_kept(run: Path):
     for step in (1, 2, 9, 10):
-        write(Checkpoints(run), step)
+        write(run, step)
     assert [path.name for path in folders(run)] == ["step-0000000009", "step-0000000010"]
 
 
@@ -89,9 +97,9 @@ def test_a_broken_one_falls_back_to_the_one_before(
     run: Path, name: str, spoil: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ):
     for step in (1, 2):
-        write(Checkpoints(run), step)
+        write(run, step)
     spoil(folders(run)[-1] / name)
-    read = Checkpoints(run).read()
+    read = read_checkpoint(run)
     assert read is not None
     assert read.state.step == 1
     lines = capsys.readouterr().err.splitlines()
@@ -102,13 +110,13 @@ def test_a_broken_one_falls_back_to_the_one_before(
 
 def test_a_broken_one_is_out_of_the_way_when_the_training_went_on(run: Path, capsys: pytest.CaptureFixture[str]):
     for step in (1, 5):
-        write(Checkpoints(run), step)
+        write(run, step)
     flip(folders(run)[-1] / "tensors.safetensors")
-    write(Checkpoints(run), 3)
+    write(run, 3)
     assert [path.name for path in folders(run)] == ["step-0000000001", "step-0000000003"]
     flip(folders(run)[-1] / "tensors.safetensors")
-    write(Checkpoints(run), 3)
-    read = Checkpoints(run).read()
+    write(run, 3)
+    read = read_checkpoint(run)
     assert read is not None
     assert read.state.step == 3
     assert capsys.readouterr().err == ""
@@ -116,33 +124,33 @@ def test_a_broken_one_is_out_of_the_way_when_the_training_went_on(run: Path, cap
 
 def test_both_broken_is_an_error(run: Path):
     for step in (1, 2):
-        write(Checkpoints(run), step)
+        write(run, step)
     for folder in folders(run):
         flip(folder / "tensors.safetensors")
     with pytest.raises(InputFileError, match=r"step-0000000002 is broken .*and there is none before it") as caught:
-        Checkpoints(run).read()
+        read_checkpoint(run)
     assert "\n" not in str(caught.value)
 
 
 def test_another_format_is_not_taken_for_a_broken_file(run: Path):
     for step in (1, 2):
-        write(Checkpoints(run), step)
+        write(run, step)
     path = folders(run)[-1] / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
     with pytest.raises(InputFileError, match="is of format 99, this version reads 2"):
-        Checkpoints(run).read()
+        read_checkpoint(run)
 
 
 def test_a_half_written_one_does_not_count(run: Path, monkeypatch: pytest.MonkeyPatch):
-    write(Checkpoints(run), 1)
+    write(run, 1)
     monkeypatch.setattr("ringflow.train.checkpoint.os.fsync", lambda number: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        write(Checkpoints(run), 2)
+        write(run, 2)
     monkeypatch.undo()
-    read = Checkpoints(run).read()
+    read = read_checkpoint(run)
     assert read is not None
     assert read.state.step == 1
-    write(Checkpoints(run), 2)
+    write(run, 2)
     assert [path.name for path in folders(run)] == ["step-0000000001", "step-0000000002"]
 
 
@@ -150,25 +158,25 @@ def test_what_a_killed_training_was_writing_is_removed(run: Path):
     leftover = run / "checkpoints" / ".step-0000000007.part"
     leftover.mkdir(parents=True)
     (leftover / "tensors.safetensors").write_text("half")
-    assert Checkpoints(run).read() is None
-    write(Checkpoints(run), 8)
+    assert read_checkpoint(run) is None
+    write(run, 8)
     assert [path.name for path in folders(run)] == ["step-0000000008"]
 
 
 def test_a_full_disk_is_one_line_and_nothing_is_left(run: Path, monkeypatch: pytest.MonkeyPatch):
-    write(Checkpoints(run), 1)
+    write(run, 1)
 
     def full(number: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("ringflow.train.checkpoint.os.fsync", full)
     with pytest.raises(FailureError, match="step-0000000002: the disk is full; free some space"):
-        write(Checkpoints(run), 2)
+        write(run, 2)
     assert [path.name for path in folders(run)] == ["step-0000000001"]
 
 
 def test_others_may_read_what_they_may_read_elsewhere(run: Path):
-    write(Checkpoints(run), 1)
+    write(run, 1)
     (run / "plain").write_text("x")
     modes = {path.stat().st_mode for path in (*folders(run)[0].iterdir(), run / "plain")}
     assert len(modes) == 1
@@ -221,7 +229,7 @@ def test_everything_in_memory_is_in_a_snapshot(
     def advance(step: TrainingStep, feed: Feed, numbers: range) -> None:
         for number in numbers:
             step.take([feed.next(1)], number, 1e-2)
-            step.records.read()
+            step.read()
 
     step, feed = fresh()
     advance(step, feed, range(3))

@@ -103,10 +103,10 @@ def test_simulated_data_of_settings() -> None:
     before = set(multiprocessing.active_children())
     asked = settings("data=sim:gun_photon,gun_pion", "source.workers=2", "source.block_events=2")
     with open_training_data(asked, CPU, Path("unused")) as data:
-        assert {name: len(block) for name, block in data.blocks.items()} == {"gun_photon": 2, "gun_pion": 2}
+        assert {name: len(block) for name, block in data.validate.blocks.items()} == {"gun_photon": 2, "gun_pion": 2}
         assert data.validation.num_events == 4
         assert data.sources[0].chunk(0).num_events == 8  # whole blocks of both samples
-        assert [entry["simulated"] for entry in data.description] == ["gun_photon", "gun_pion"]
+        assert [entry["simulated"] for entry in data.card["data"]] == ["gun_photon", "gun_pion"]
         learned = set(data.sources[0].chunk(0).reference_N4[:, 3].tolist())
         assert not learned & set(data.validation.reference_N4[:, 3].tolist())
     assert set(multiprocessing.active_children()) <= before
@@ -128,11 +128,11 @@ def test_datasets_of_settings(tmp_path: Path) -> None:
     second = write_fake_dataset(tmp_path / "b", events=30)
     asked = settings(f"data={first},{second}", "detector=fake")
     with open_training_data(asked, CPU, tmp_path) as data:
-        assert {name: len(block) for name, block in data.blocks.items()} == {"fake": 2, "fake_2": 2}
+        assert {name: len(block) for name, block in data.validate.blocks.items()} == {"fake": 2, "fake_2": 2}
         assert data.validation.num_events == 4
-        assert set(data.blocks["fake"].event_number % 10) == {8}
+        assert set(data.validate.blocks["fake"].event_number % 10) == {8}
         assert data.validation.targets is not None
-        assert [entry["dataset"] for entry in data.description] == ["a", "b"]
+        assert [entry["dataset"] for entry in data.card["data"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,20 @@ from ringflow.elements.batch import ElementBatch, join
 from ringflow.models.attention import Layout
 from ringflow.models.model import Model
 from ringflow.train.batches import BEGINNING, DataPosition, TrainingBatch
-from ringflow.train.checkpoint import Checkpoint, Checkpoints, TrainingState
+from ringflow.train.checkpoint import Checkpoint, TrainingState, read_checkpoint, write_checkpoint
 from ringflow.train.collisions import Stream
 from ringflow.train.data import SimulatedChunks
 from ringflow.train.loss import _centres, losses, norms
-from ringflow.train.optim import rewarmed
 from ringflow.train.run import _in_lanes, train
 from ringflow.train.runs import settings_of
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import TrainingResult
 
 CPU = torch.device("cpu")
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]
 Source = Callable[..., Any]
-Start = Callable[..., TrainingResult]
+Start = Callable[..., Any]
 Command = Callable[..., Any]
 
 
@@ -104,7 +101,7 @@ def test_a_step_on_batches_of_lanes_is_a_step_on_all_their_events(batch: Element
             TrainingBatch(part, Layout.of(part), BEGINNING, part.num_events, part.num_elements, 1) for part in parts
         ]
         step.take(given, 0, 1e-3)
-        return gradients(step.model), step.records.read()[0].values
+        return gradients(step.model), step.read()[0].values
 
     parts = parts_of(batch)
     found, values = stepped(*parts)
@@ -177,7 +174,7 @@ def test_lanes_take_other_blocks_of_the_simulation():
         workers: Any = None  # nothing is simulated
         source = SimulatedChunks(streams, workers, calorimeter="cluster", chunk_events=800, detector=None, lane=lane)
         try:
-            return [task for index in chunks for task in source._tasks(index)]
+            return [task for index in chunks for task in source.tasks(index)]
         finally:
             source.close()
 
@@ -192,12 +189,6 @@ def test_lanes_take_other_blocks_of_the_simulation():
 
 
 LONG = ("length.events=400", "length.validate_every=100", "model.dropout=0.1", "source.reuse=2")
-
-
-def test_the_rate_rises_again_from_its_half():
-    assert [rewarmed(events, 100, 50.0) for events in (100, 110, 125, 150, 400)] == [0.5, 0.6, 0.75, 1.0, 1.0]
-    assert rewarmed(100, 0, 50.0) == 1.0, "it was never resized"
-    assert rewarmed(100, 100, 0.0) == 1.0, "it is not to rise again"
 
 
 @pytest.mark.parametrize(
@@ -221,9 +212,9 @@ def test_lanes_begin_with_a_chunk_that_none_has_begun(
 
 
 def test_states_of_earlier_versions_are_read():
-    record = asdict(TrainingState(step=9, events=70))
+    record = TrainingState(step=9, events=70).model_dump(mode="json")
     del record["last"], record["resized_at"]
-    state = TrainingState.of(record)
+    state = TrainingState.model_validate(record)
     assert (state.step, state.last, state.resized_at) == (9, {}, 0)
 
 
@@ -237,7 +228,7 @@ def begin(start: Start, settings: TrainSettings, folder: Path, step: int) -> Tra
 
 
 def state_of(folder: Path) -> TrainingState:
-    found = Checkpoints(folder).read()
+    found = read_checkpoint(folder)
     assert found is not None
     return found.state
 
@@ -359,7 +350,7 @@ def test_a_multiple_of_the_lanes_repeats_no_simulated_event(chunk_events: int, b
             lane = Lane(number, lanes)
             options = {"calorimeter": "cluster", "chunk_events": chunk_events, "detector": None, "lane": lane}
             source = SimulatedChunks(streams, workers, **options)
-            made |= {task for index in chunks for task in source._tasks(index)}
+            made |= {task for index in chunks for task in source.tasks(index)}
             source.close()
         return made
 
@@ -391,7 +382,7 @@ def settings(dataset: Path, *overrides: str) -> TrainSettings:
 
 
 def last_checkpoint(run: Path) -> Checkpoint:
-    found = Checkpoints(run).read()
+    found = read_checkpoint(run)
     assert found is not None
     return found
 
@@ -429,7 +420,7 @@ def test_a_run_of_an_earlier_version_goes_on(dataset: Path, tmp_path: Path, comm
     train(settings(dataset), run)
     made = last_checkpoint(run)
     del made.settings["optimizer"]["rewarmup"]
-    Checkpoints(run).write(made)
+    write_checkpoint(run, made)
     path = run / "settings.toml"
     text = path.read_text()
     assert text.count("rewarmup = 0.02\n") == 1
@@ -460,12 +451,12 @@ class Until:
 def test_a_run_is_paced_and_promoted_to_more_lanes(dataset: Path, tmp_path: Path) -> None:
     run, first, second = tmp_path / "run", Until(20), Until(90)
     asked = ("length.events=1000", "length.validate_every=1000")
-    ended = train(settings(dataset, *asked), run, pace=first)
+    ended = train(settings(dataset, *asked), run, pace=first.ask)
     assert ended["ended_by_pace"]
     assert [events for events, _ in first.told] == [0, ended["events"]]
     assert 20 <= ended["events"] < 90
     assert "particle_f1" in first.told[1][1]
-    further = train(settings(dataset, *asked, "source.lanes=2"), run, pace=second)
+    further = train(settings(dataset, *asked, "source.lanes=2"), run, pace=second.ask)
     assert second.told[0] == first.told[-1]
     assert [events for events, _ in second.told] == [ended["events"], further["events"]]
     assert last_checkpoint(run).state.resized_at == ended["events"]

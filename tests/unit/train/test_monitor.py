@@ -10,16 +10,14 @@ import pytest
 
 from ringflow.base.errors import FailureError
 from ringflow.train import monitor as monitor_module
-from ringflow.train.batches import BEGINNING
 from ringflow.train.checkpoint import TrainingState
-from ringflow.train.monitor import Monitor, SparseLines, cut_history
+from ringflow.train.monitor import Monitor, cut_history
 from ringflow.train.step import Record
-from ringflow.train.validation import Rules
 
 
 def records(first: int, count: int) -> list[Record]:
     return [
-        Record(step, BEGINNING, {"total": float(step), "particle": 1.0, "gradient": 2.0})
+        Record(step, (), {"total": float(step), "particle": 1.0, "gradient": 2.0})
         for step in range(first, first + count)
     ]
 
@@ -116,21 +114,23 @@ def test_a_history_is_cut_at_the_step_that_is_gone_on_from(run: Path):
     assert lines(run) == [{"step": 1}]
 
 
-def test_few_plain_lines_outside_a_terminal(capsys: pytest.CaptureFixture[str]):
+def test_few_plain_lines_outside_a_terminal(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     now = [0.0]
-    progress = SparseLines(100, clock=lambda: now[0])
-    for events in range(1, 101):
-        progress.update(events, "fine")
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 10
-    assert said[0] == "train: 10 of 100 events, fine"
-    progress.update(117, "the last batch is shown whole")
-    assert capsys.readouterr().err == "train: 100 of 100 events, the last batch is shown whole\n"
-    progress = SparseLines(1000, clock=lambda: now[0])
-    progress.update(1, "slow")
-    now[0] = 31.0
-    progress.update(2, "slow")
-    assert capsys.readouterr().err == "train: 2 of 1,000 events, slow\n"
+    monkeypatch.setattr(monitor_module.time, "monotonic", lambda: now[0])
+    with Monitor(run, TrainingState(), 100) as monitor:
+        for events in range(1, 118):
+            monitor.steps(records(0, 1), TrainingState(events=events, step_seconds=float(events)), 0.1)
+        said = capsys.readouterr().err.splitlines()
+        assert [line.split(",")[0] for line in said] == [
+            f"train: {n} of 100 events" for n in (*range(10, 101, 10), 100)
+        ]
+    with Monitor(run, TrainingState(), 1000) as monitor:
+        monitor.steps(records(0, 1), TrainingState(events=1), 0.1)
+        now[0] = 31.0
+        monitor.steps(records(0, 1), TrainingState(events=2), 0.1)
+    assert capsys.readouterr().err.startswith("train: 2 of 1,000 events, loss 0.0000")
 
 
 def test_a_line_tells_loss_speed_and_time_left(run: Path, capsys: pytest.CaptureFixture[str]):
@@ -165,15 +165,12 @@ def test_validations_are_aligned_lines_in_words_and_marked_against_the_rules(
             "missing_momentum_error": missing,
         }
 
-    rules = Rules(
-        {"jet_iqr_over_median": 0.06, "particle_f1": 0.8, "missing_momentum_error": 3.0}, "the rules are these"
-    )
+    rules = {"jet_iqr_over_median": 0.06, "particle_f1": 0.8, "missing_momentum_error": 3.0}
     with Monitor(run, TrainingState(), 100_000, rules) as monitor:
         monitor.validation(figures(12.5, None, 0.5, 20.0), TrainingState(step=1, events=900))
         monitor.validation(figures(1.25, 0.07, 0.81, 2.5), TrainingState(step=2, events=20_000))
         monitor.validation(figures(1.0, 0.05, 0.9, 2.0), TrainingState(step=3, events=100_000))
     assert capsys.readouterr().err.splitlines() == [
-        "validation  the rules are these",
         "validation      900 events  loss 12.5000  jet width       -  F1  0.5000  missing momentum   20.00 GeV",
         "validation   20,000 events  loss  1.2500  jet width  0.0700  F1  0.8100  missing momentum    2.50 GeV"
         "  ahead of the rules in F1, missing momentum",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
-from ringflow.train.optim import Lamb, make_optimizer, rate_factor, set_rate
+from ringflow.train.optim import Lamb, make_optimizer, rate_at
 from ringflow.train.parallel import MeshPlace, Spread
 from ringflow.train.profile import UNMEASURED
 from ringflow.train.settings import OptimizerSettings
@@ -76,28 +77,29 @@ def test_biases_move_like_adam_with_lamb():
     assert layer.bias.tolist() == pytest.approx([4.75] * 3, rel=1e-4)
 
 
-def test_the_rate_is_that_of_the_next_step():
-    layer = nn.Linear(2, 2)
-    optimizer = make_optimizer(list(layer.parameters()), OptimizerSettings(weight_decay=0.0))
-    before = layer.weight.detach().clone()
-    layer.weight.grad = torch.ones(2, 2)
-    set_rate(optimizer, 0.25)
-    optimizer.step()
-    # The first step of Adam is the rate, whatever the gradient.
-    assert (before - layer.weight).flatten().tolist() == pytest.approx([0.25] * 4, rel=1e-3)
+def rates(*events: int, elements: int = 100, resized_at: int = 0, **settings: Any) -> list[float]:
+    asked = OptimizerSettings.model_validate(
+        {"rate": 1.0, "warmup": 0.0, "final": 1.0, "rule_elements": 100, **settings}
+    )
+    return [rate_at(asked, shown, 1000, elements, resized_at) for shown in events]
 
 
 def test_the_rate_rises_and_falls():
-    def factors(*fractions: float) -> list[float]:
-        return [rate_factor(fraction, warmup=0.2, final=0.1) for fraction in fractions]
+    course = {"warmup": 0.2, "final": 0.1}
+    assert rates(0, 100, 200, **course) == pytest.approx([0.0, 0.5, 1.0])
+    assert rates(600, 1000, 1500, **course) == pytest.approx([0.55, 0.1, 0.1])
+    assert rates(400, **course) == pytest.approx([0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4))])
+    assert rates(0, final=0.0) == [1.0], "there may be no warm-up"
 
-    assert factors(0.0, 0.1, 0.2) == pytest.approx([0.0, 0.5, 1.0])
-    assert factors(0.6, 1.0, 1.5) == pytest.approx([0.55, 0.1, 0.1])
-    assert factors(0.4) == pytest.approx([0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4))])
+
+@pytest.mark.parametrize(("rule", "expected"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
+def test_the_rate_grows_with_the_step(rule: str, expected: float):
+    assert rates(500, elements=400, rule=rule) == [expected]
 
 
-def test_there_may_be_no_warm_up():
-    assert rate_factor(0.0, warmup=0.0, final=0.0) == 1.0
+def test_the_rate_rises_again_from_its_half_when_lanes_were_changed():
+    assert rates(100, 110, 125, 150, 400, resized_at=100, rewarmup=0.05) == [0.5, 0.6, 0.75, 1.0, 1.0]
+    assert rates(100, rewarmup=0.05) == rates(100, resized_at=100, rewarmup=0.0) == [1.0]
 
 
 def test_the_average_follows_with_a_memory_that_grows():

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fixtures.made_up import Ends, assert_same_weights, dying_at, history
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
-from ringflow.train.checkpoint import Checkpoints
+from ringflow.train.checkpoint import read_checkpoint
 from ringflow.train.run import train as recipe
 from ringflow.train.settings import TrainSettings
-from ringflow.train.trainer import TrainingResult
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]
-Start = Callable[..., TrainingResult]
+Start = Callable[..., Any]
 
 
 class Rungs:
@@ -34,7 +34,7 @@ class Rungs:
 
 @pytest.fixture
 def paced(start: Start) -> Start:
-    return lambda settings, pace, *folder: start(settings, *folder, pace=pace)
+    return lambda settings, pace, *folder: start(settings, *folder, pace=pace and pace.ask)
 
 
 def validations(run: Path) -> list[tuple[int, float]]:
@@ -61,7 +61,7 @@ def test_it_goes_as_far_as_it_is_told_and_tells_every_validation(tiny: Tiny, pac
 
 def test_everything_is_on_disk_when_it_asks(tiny: Tiny, paced: Start, run: Path):
     def look(events: int) -> None:
-        found = Checkpoints(run).read()
+        found = read_checkpoint(run)
         assert (found.state.events, found.state.last["events"]) == (events, events) if found else events == 0
         if events:
             assert validations(run)[-1][0] == events
@@ -138,7 +138,7 @@ def test_an_answer_that_got_lost_is_asked_for_again(
     after = Rungs(25, 90)
     paced(settings, after)
     assert [*killed.told[:-1], *after.told] == whole.told
-    last = Checkpoints(run).read()
+    last = read_checkpoint(run)
     before = (
         0
         if not asks
@@ -173,7 +173,7 @@ def test_a_goal_that_is_already_passed_is_validated_at_the_next_step(tiny: Tiny,
         dying_at(patch, 4)
         with pytest.raises(Ends):
             paced(settings, Rungs(55))
-    found = Checkpoints(run).read()
+    found = read_checkpoint(run)
     assert found is not None
     assert found.state.events > 20
     pace = Rungs(20)
@@ -185,5 +185,5 @@ def test_a_goal_that_is_already_passed_is_validated_at_the_next_step(tiny: Tiny,
 def test_without_waiting_for_each_other_there_is_no_pace(tmp_path: Path, tiny: Tiny):
     for sync in ("downpour", "easgd"):
         with pytest.raises(UsageError, match=f"paced from outside needs sync=allreduce, not sync={sync}"):
-            recipe(tiny(f"sync={sync}"), tmp_path / "run", pace=Rungs(1))
+            recipe(tiny(f"sync={sync}"), tmp_path / "run", pace=Rungs(1).ask)
     assert not (tmp_path / "run").exists()

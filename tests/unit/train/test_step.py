@@ -13,9 +13,9 @@ from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
 from ringflow.models.model import Model
 from ringflow.train import step as step_module
-from ringflow.train.batches import BEGINNING, DataPosition, Feed
+from ringflow.train.batches import Feed
 from ringflow.train.settings import TrainSettings
-from ringflow.train.step import HideFeatures, StepRecords, TrainingStep
+from ringflow.train.step import HideFeatures, TrainingStep
 
 CPU = torch.device("cpu")
 KINDS = ("track", "cluster")
@@ -77,7 +77,7 @@ def one_step(settings: TrainSettings, source: Any) -> tuple[TrainingStep, dict[s
     step = make_step(settings)
     batch = Feed(source, budget=100, reuse=1, seed=1, device=CPU).next(1)
     step.take([batch], 0, 1e-2)
-    return step, step.records.read()[0].values
+    return step, step.read()[0].values
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -112,27 +112,27 @@ def test_the_gradient_is_clipped(tiny: Tiny, source: Callable[..., Any]):
     assert length.item() == pytest.approx(free_values["gradient"], rel=1e-4)
 
 
-def test_records_wait_until_they_are_read(monkeypatch: pytest.MonkeyPatch):
+def test_what_steps_gave_waits_until_it_is_read(
+    tiny: Tiny, source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    step, feed = make_step(tiny()), Feed(source(spoiled=(0,)), budget=100, reuse=1, seed=4, device=CPU)
+    batches = [feed.next(1) for _ in range(3)]
+    step.take([batches[0]], 0, 1e-3)
+    assert step.to_be_read, "on a CPU every step is looked at"
     monkeypatch.setattr(step_module, "is_accelerator", lambda device: True)
-    records = StepRecords(CPU)
+    step = make_step(tiny())
     for number in range(50):
-        assert not records.full
-        value = torch.tensor(float("nan") if number == 30 else number)
-        records.add(number, (DataPosition(0, 0, number),), {"total": value, "gradient": torch.tensor(1.0)})
-    assert records.full
-    read = records.read()
-    assert [record.step for record in read if record.not_finite] == [30]
-    assert read[30].positions == ((0, 0, 30),)
-    assert [record.finite_here for record in read] == [record.step != 30 for record in read]
-    assert read[30].not_finite == ["total"]
-    assert read[7].values == {"total": 7.0, "gradient": 1.0}
-    assert records.read() == []
-
-
-def test_on_a_cpu_every_step_is_looked_at():
-    records = StepRecords(CPU)
-    records.add(0, (BEGINNING,), {"total": torch.tensor(1.0)})
-    assert records.full
+        assert not step.to_be_read
+        step.take([batches[min(number, 2)]], number, 1e-3)
+    assert step.to_be_read
+    read = step.read()
+    assert [record.step for record in read] == list(range(1, 51))
+    assert read[1].positions == (batches[1].position,)
+    bad = [not torch.isfinite(batch.elements.targets.momentum_N4).all() for batch in batches]
+    first = bad.index(True)
+    assert [record.finite_here for record in read[: first + 1]] == [number != first for number in range(first + 1)]
+    assert "total" in read[first].not_finite
+    assert step.read() == []
 
 
 def test_features_of_the_kernel_are_drawn_anew(tiny: Tiny, source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
@@ -144,5 +144,5 @@ def test_features_of_the_kernel_are_drawn_anew(tiny: Tiny, source: Callable[...,
         step = make_step(tiny(f"model.backbone={backbone}", "model.kernel.redraw_steps=2"))
         for number in range(5):
             step.take([feed.next(1)], number, 1e-3)
-            step.records.read()
+            step.read()
         assert drawn == at

@@ -20,12 +20,11 @@ from ringflow.models.model import Model
 from ringflow.train import step as step_module
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.trainer import TrainingResult
 
 Events = Callable[..., ElementBatch]
 Tiny = Callable[..., TrainSettings]
 Source = Callable[..., Any]
-Start = Callable[..., TrainingResult]
+Start = Callable[..., Any]
 
 
 def test_the_loss_falls_and_the_best_network_is_there(tiny: Tiny, start: Start, run: Path):

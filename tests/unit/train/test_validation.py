@@ -101,7 +101,7 @@ def test_the_figures_are_those_of_an_evaluation(model: Model, dataset: Path, blo
 
 def test_the_rules_are_measured_on_the_same_events(dataset: Path, block: EventBlock) -> None:
     found = evaluate([dataset], reconstructions=["baseline"])["samples"]["ww"]["reconstructions"]["baseline"]
-    figures = Validation({"ww": block}, "cluster").of_rules({"ww": block}, "clic")
+    figures = Validation({"ww": block}, "cluster").of_rules("clic")
     for name in ("jet_iqr_over_median", "particle_f1", "missing_momentum_error"):
         assert figures[name] == pytest.approx(found[name]["value"], rel=1e-6)
 

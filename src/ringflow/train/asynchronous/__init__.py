@@ -1,7 +1,7 @@
 """Training with a master and workers that do not wait for each other, over MPI.
 
     with joined(settings) as world:
-        train(assignment, sources, world)
+        train(settings, data, folder, world)
 
 The first process is the master: it has the weights that are validated and saved, and no events. The others are workers, and
 share the lanes. A worker takes batches of its lanes, works, sends a report and a row (all weights or gradients one after the
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,23 +25,15 @@ from ringflow.base.errors import StoppedError
 from ringflow.base.log import say
 from ringflow.base.rundir import write_atomic
 from ringflow.train.asynchronous.mpi import MASTER, Messages, MpiWorld, joined
-from ringflow.train.batches import BEGINNING, ChunkSource, DataPosition, Feed, FixedShape, TrainingBatch
-from ringflow.train.checkpoint import restore, snapshot
+from ringflow.train.batches import DataPosition, Feed, FixedShape, TrainingBatch
+from ringflow.train.checkpoint import TrainingState, restore, snapshot
+from ringflow.train.data import TrainingData
 from ringflow.train.device import choose_device
 from ringflow.train.optim import rate_at
 from ringflow.train.profile import Phases
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep
-from ringflow.train.trainer import (
-    Assignment,
-    Progress,
-    Start,
-    TrainingResult,
-    diverged,
-    make_feeds,
-    make_model,
-    memory_errors,
-)
+from ringflow.train.trainer import Trainer, batch_memory_advice, diverged, make_feeds, make_model
 from ringflow.train.world import ALONE, StopRequest, catching_signals, stopped
 
 __all__ = ["MpiWorld", "joined", "train"]
@@ -104,22 +96,34 @@ class Stopwatch(Phases):
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
 
 
-def train(assignment: Assignment, sources: Mapping[int, ChunkSource], world: MpiWorld) -> TrainingResult:
-    """Train in a folder, or go on with what is there. Whoever made the sources, by lane, closes them; the master has none.
+def train(
+    settings: TrainSettings,
+    data: TrainingData,
+    folder: Path,
+    world: MpiWorld,
+    rules: Callable[[], Mapping[str, float | None]] = dict,
+) -> dict[str, Any]:
+    """Train in a folder, or go on with what is there. The master has no sources of events.
 
     What is in the folder afterwards is as after any other training, and `asynchronous.json` beside it.
     """
-    progress: list[Progress] = []  # of the master, and of nobody else
-    with memory_errors(assignment.settings), catching_signals() as stop:
-        start = world.on_first(lambda: _start(assignment, progress))
-        error = None
-        if start.finished and progress:
-            progress[0].say_finished()
-        elif progress and not start.finished:
-            error = _lead(assignment, progress[0], start, world, stop)
-        elif not start.finished:
-            _follow(assignment, sources, start, world, stop)
-        outcome = world.broadcast((error or progress[0].result()) if progress else None)
+    trainers: list[Trainer] = []  # the master's, and nobody else's
+
+    def begin() -> TrainingState | None:
+        """Where the training is; the master keeps what knows it."""
+        trainers.append(Trainer(settings, data, folder, rules=rules))
+        return None if trainers[0].finished else trainers[0].state
+
+    with batch_memory_advice(settings), catching_signals() as stop:
+        error, state = None, world.on_first(begin)
+        if state is None:
+            if trainers:
+                trainers[0].say_finished()
+        elif trainers:
+            error = _lead(trainers[0], world, stop)
+        else:
+            _follow(settings, data, folder, state, world, stop)
+        outcome = world.broadcast((error or trainers[0].result()) if trainers else None)
     if isinstance(outcome, StoppedError):
         outcome.told = not world.is_first
         raise outcome
@@ -127,54 +131,45 @@ def train(assignment: Assignment, sources: Mapping[int, ChunkSource], world: Mpi
     return outcome
 
 
-def _start(assignment: Assignment, progress: list[Progress]) -> Start:
-    """Where the training is; the master keeps what knows it."""
-    progress.append(Progress(assignment, ALONE))
-    if progress[0].found is None:
-        progress[0].state.positions = [BEGINNING] * assignment.settings.source.lanes
-    return progress[0].start()
-
-
-def _lead(
-    assignment: Assignment, progress: Progress, start: Start, world: MpiWorld, stop: StopRequest
-) -> StoppedError | None:
+def _lead(trainer: Trainer, world: MpiWorld, stop: StopRequest) -> StoppedError | None:
     """The training as the master sees it."""
-    settings = assignment.settings
-    device = choose_device(settings.compute.device)
-    step = TrainingStep(make_model(settings, device, None, new=not start.goes_on), settings, device)
-    tensors = {} if progress.found is None else progress.found.tensors
-    if start.goes_on:
-        restore(tensors, step, assignment.folder)
-    _share_weights(step, world, start)
+    settings, device, tensors = trainer.settings, trainer.device, trainer.tensors
+    step = TrainingStep(make_model(settings, device, None, new=tensors is None), settings, device)
+    if tensors is not None:
+        restore(tensors, step, trainer.folder)
+    _share_weights(step, world, new=tensors is None)
     for worker in world.workers:
         # One that was not there before has nothing, and begins with the weights that all have now.
         prefix = _prefix(worker)
-        own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        own = {name.removeprefix(prefix): value for name, value in (tensors or {}).items() if name.startswith(prefix)}
         world.messages.send(worker, own)
     method = METHODS[settings.sync](step, settings, len(world.workers))
-    return Master(settings, progress, step, method, stop).run(world.messages, world.workers)
+    return Master(trainer, step, method, stop).run(world.messages, world.workers)
 
 
 def _follow(
-    assignment: Assignment, sources: Mapping[int, ChunkSource], start: Start, world: MpiWorld, stop: StopRequest
+    settings: TrainSettings,
+    data: TrainingData,
+    folder: Path,
+    state: TrainingState,
+    world: MpiWorld,
+    stop: StopRequest,
 ) -> None:
     """The training as a worker sees it."""
-    settings, folder, phases = assignment.settings, assignment.folder, Stopwatch()
-    device = choose_device(settings.compute.device)
-    feeds = make_feeds(sources, settings, start, device)
+    phases, device, new = Stopwatch(), choose_device(settings.compute.device), state.step == 0
+    feeds = make_feeds(data.sources, settings, state, device)
     first = feeds[0] if world.rank == _FIRST_WORKER else None
-    model = make_model(settings, device, first, new=not start.goes_on)
-    step = TrainingStep(model, settings, device, ALONE, phases)
-    _share_weights(step, world, start)
+    step = TrainingStep(make_model(settings, device, first, new=new), settings, device, ALONE, phases)
+    _share_weights(step, world, new=new)
     if own := world.messages.receive(source=MASTER)[1]:
         restore(own, step, folder)
     method = METHODS[settings.sync](step, settings, len(world.workers))
-    work(settings, folder, feeds, step, method, stop, world.messages, start, phases)
+    work(settings, folder, feeds, step, method, stop, world.messages, state, phases)
 
 
-def _share_weights(step: TrainingStep, world: MpiWorld, start: Start) -> None:
+def _share_weights(step: TrainingStep, world: MpiWorld, *, new: bool) -> None:
     """Everybody has the weights of one process, who knows them, and averages that begin with them."""
-    source = MASTER if start.goes_on else _FIRST_WORKER
+    source = _FIRST_WORKER if new else MASTER
     weights = world.broadcast({name: value.cpu() for name, value in step.model.state_dict().items()}, source)
     if world.rank != source:
         step.model.load_state_dict(weights)
@@ -224,9 +219,7 @@ class Downpour:
             for piece, weight in pieces(row, self._weights):
                 piece.copy_(torch.zeros_like(weight) if weight.grad is None else weight.grad)
         length = row.norm().to(terms["total"].device)
-        positions = tuple(batch.position for batch in batches)
-        self._step.records.add(version + 1, positions, {**terms, "gradient": length})
-        return self._step.records.read()
+        return [_record(version + 1, batches, {**terms, "gradient": length})]
 
     @torch.no_grad()
     def arrive(self, row: Tensor) -> None:
@@ -262,14 +255,12 @@ class ElasticAveraging(Downpour):
             events += batch.num_events
             terms = step.gradients([batch])
             length = step.move(version, rate_after(self._settings, events))
-            step.records.add(version + 1, (batch.position,), {**terms, "gradient": length})
-            if step.records.full:
-                made += step.records.read()
-        made += step.records.read()
+            made.append(([batch], {**terms, "gradient": length}))
+        records = [_record(version + 1, batch, values) for batch, values in made]  # which waits for the device
         with torch.no_grad():
             for piece, weight in pieces(row, self._weights):
                 piece.copy_(weight)
-        return made
+        return records
 
     @torch.no_grad()
     def arrive(self, row: Tensor) -> None:
@@ -279,6 +270,11 @@ class ElasticAveraging(Downpour):
 
 
 METHODS = {"downpour": Downpour, "easgd": ElasticAveraging}
+
+
+def _record(number: int, batches: Sequence[TrainingBatch], values: Mapping[str, Tensor]) -> Record:
+    places = tuple(batch.position for batch in batches)
+    return Record(number, places, {name: float(value) for name, value in values.items()})
 
 
 def pieces(row: Tensor, tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -295,12 +291,12 @@ def work(
     method: Downpour,
     stop: StopRequest,
     messages: Messages,
-    start: Start,
+    state: TrainingState,
     phases: Stopwatch,
 ) -> None:
     """A worker: works until the master tells it to end, then tells the master what the time went into."""
     messages.phases, row = phases, torch.empty(step.model.num_parameters)
-    version, events, go_on = start.step, start.events, True
+    version, events, go_on = state.step, state.events, True
     step.redraw(version)
     while go_on:
         drawn = []
@@ -312,7 +308,7 @@ def work(
         records = method.work(batches, row, version, events)
         if bad := next((record for record in records if record.not_finite), None):  # the master shall not get it
             guilty = drawn if len(records) == 1 else [drawn[records.index(bad)]]
-            raise diverged(bad, folder, [feed.again(batch.position) for feed, batch in guilty])
+            raise diverged(bad, folder, [(feed, batch.position) for feed, batch in guilty])
         report = WorkerReport(
             version=version,
             events=sum(batch.num_events for batch in batches),
@@ -341,10 +337,8 @@ class Master:
     for want of progress or by a signal, what every worker brings next is still taken, and answered with the end.
     """
 
-    def __init__(
-        self, settings: TrainSettings, progress: Progress, step: TrainingStep, method: Downpour, stop: StopRequest
-    ) -> None:
-        self._settings, self._progress, self._state = settings, progress, progress.state
+    def __init__(self, trainer: Trainer, step: TrainingStep, method: Downpour, stop: StopRequest) -> None:
+        self._settings, self._trainer, self._state = trainer.settings, trainer, trainer.state
         self._step, self._method, self._stop_request = step, method, stop
         self._row = torch.empty(step.model.num_parameters)
         self._phases = Stopwatch()
@@ -352,33 +346,32 @@ class Master:
         self._staleness: list[int] = []
         self._ending = self._wants_states = self._validation_due = False
         self._states: dict[int, dict[str, Tensor]] = {}
-        self._mark = self._checkpointed = time.perf_counter()
 
     def run(self, messages: Messages, workers: Sequence[int]) -> StoppedError | None:
         """Train to the end; the error to raise if it was stopped before."""
         messages.phases = self._phases
         accounts: dict[int, Account] = {}
-        with self._progress.shown():
+        with self._trainer.monitored():
             while len(accounts) < len(workers):
                 worker, report = messages.receive(self._row)
                 self._take_in(report)
-                late = time.perf_counter() - self._checkpointed >= self._settings.length.checkpoint_seconds
-                self._ending |= self._progress.finished or self._stop_request.signal_name is not None
+                late = time.perf_counter() - self._trainer.checkpointed >= self._settings.length.checkpoint_seconds
+                self._ending |= self._trainer.finished or self._stop_request.signal_name is not None
                 self._answer(worker, messages, len(workers))
                 if self._ending:
                     accounts[worker] = messages.receive(source=worker)[1]  # at once, or it would be taken for a report
                 elif late or self._validation_due:
                     self._validate_if_due()
                     self._begin_checkpoint()
-            if self._progress.stopped_early:
+            if self._trainer.stopped_early:
                 say(f"stopped early: {self._state.since_best} validations without a better one")
             else:
-                self._validation_due |= self._progress.finished
+                self._validation_due |= self._trainer.finished
                 self._validate_if_due()
             self._write_checkpoint()
         own = Account(self._phases.seconds, messages.bytes_sent, messages.bytes_received)
         self._write_accounts([own, *(accounts[worker] for worker in workers)])
-        if self._progress.finished:
+        if self._trainer.finished:
             return None
         return stopped(self._stop_request.signal_name or "a signal", self._state.events)
 
@@ -396,11 +389,8 @@ class Master:
             state.positions[lane] = position
         state.shape = report.shape
         self._stop_request.signal_name = self._stop_request.signal_name or report.signal
-        now = time.perf_counter()
-        state.step_seconds += now - self._mark
-        self._mark = now
         values = report.values if length is None else {**report.values, "gradient": length}
-        self._progress.note([Record(state.step, (), values)], rate)
+        self._trainer.note([Record(state.step, (), values)], rate)
         self._validation_due |= state.events // every > before // every
 
     def _answer(self, worker: int, messages: Messages, workers: int) -> None:
@@ -416,7 +406,7 @@ class Master:
         """Write a checkpoint, now or when all workers have sent what belongs into it."""
         if self._method.needs_states:
             self._wants_states = True
-            self._checkpointed = time.perf_counter()
+            self._trainer.checkpointed = time.perf_counter()
         else:
             self._write_checkpoint()
 
@@ -425,18 +415,16 @@ class Master:
             tensors = snapshot(self._step)
             for worker, theirs in self._states.items():
                 tensors |= {_prefix(worker) + name: value for name, value in theirs.items()}
-            self._progress.checkpoint(tensors)
+            self._trainer.checkpoint(tensors)
         self._wants_states, self._states = False, {}
-        self._mark = self._checkpointed = time.perf_counter()
 
     def _validate_if_due(self) -> None:
         if not self._validation_due:
             return
         with self._phases("validation"):
-            self._progress.validate(self._step.average.model())
+            self._trainer.validate(self._step.average.model())
         self._validation_due = False
-        self._mark = time.perf_counter()
-        self._ending |= self._progress.stopped_early
+        self._ending |= self._trainer.stopped_early
 
     def _write_accounts(self, accounts: Sequence[Account]) -> None:
         """What all processes spent their time on, by rank; the first is the master's."""
@@ -451,7 +439,7 @@ class Master:
                 for rank, (role, account) in enumerate(zip(roles, accounts, strict=True))
             ],
         }
-        write_atomic(self._progress.folder / ACCOUNT_FILE, json.dumps(record, indent=1) + "\n")
+        write_atomic(self._trainer.folder / ACCOUNT_FILE, json.dumps(record, indent=1) + "\n")
 
 
 def _prefix(worker: int) -> str:
