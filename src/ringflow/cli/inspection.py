@@ -158,16 +158,15 @@ def explain(
 
     (read_manifest if source.is_dir() else require_file)(source)  # before torch is loaded
 
-    from ringflow.explain.run import ExplainRequest
     from ringflow.explain.run import explain as work
 
-    what = (source, model, event, events or 20, split, profile)
-    result = work(ExplainRequest(*what, how.target, how.method, how.baseline, how.steps, links is not None, graph))
+    given = {"model": model, "event": event, "events": events or 20, "split": split, "profile": profile, **vars(how)}
+    result = work(source, with_links=links is not None, with_graph=graph, **given)
     made = None if links is None else _write_links(links, result)
     if out is not None:
-        from ringflow.explain.page import write_page
+        from ringflow.explain.pages import write_explanations
 
-        made = write_page(result, out)
+        made = write_explanations(result, out)
     show_or_print(result, partial(_show, one_event=event is not None), as_json=as_json)
     which = ("--model", model) if model else ()
     if links:
@@ -246,9 +245,9 @@ def uncertainty(
 
     result = recipe.uncertainty(model, datasets, out, test=test, events=events, seed=seed)
     if page is not None:
-        from ringflow.explain.uncertainty_page import write_page
+        from ringflow.explain.pages import write_uncertainties
 
-        write_page(result, page)
+        write_uncertainties(result, page)
     show_or_print(result, _show_pulls, as_json=as_json)
     words = ("--model", model, "--uncertainty", result["path"], "--out", "candidates.parquet")
     finish(Path(result["path"]), "ringflow", "reconstruct", (*test, *datasets)[0], *words)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from ringflow.models.file import LoadedModel
 from ringflow.models.model import CHARGES, MOMENTUM, Model, Prediction, decide, possible_classes
 
 Floats = npt.NDArray[np.float32]
+Rows = TypeVar("Rows", bound=tuple[Tensor, ...])
 
 #: Numbers that captum keeps per table, so that memory stays small.
 _CAPTUM_AT_ONCE = 1 << 25
@@ -60,9 +61,9 @@ def made_by(prediction: Prediction, charge: Tensor, reference: Tensor, threshold
     return Decided(row, *decide(of_rows(prediction, row), on_track, reference[row]), on_track)
 
 
-def of_rows(prediction: Prediction, row: Tensor) -> Prediction:
-    """What is said of some elements."""
-    return Prediction(*(output[row] for output in prediction))
+def of_rows(parts: Rows, row: Tensor) -> Rows:
+    """What is said of some elements, or what some candidates were decided to be."""
+    return type(parts)(*(part[row] for part in parts))
 
 
 class Output(NamedTuple):
@@ -126,20 +127,16 @@ class EventNetwork:
         scaled, missing = self.model.embedding.scale(features)
         return torch.cat([scaled, missing.to(scaled.dtype)], dim=1)
 
-    def choose(self, candidates: Tensor) -> None:
-        """Go on with some of the candidates only."""
-        self.made = Decided(*(part[candidates] for part in self.made))
-
     def predict(self, inputs: Tensor) -> Prediction:
         """What the network says of all elements."""
         return self._upper(*self._lower(inputs))
 
     @torch.no_grad()
-    def values(self, inputs: Tensor) -> Tensor:
-        """The number that is explained, of every candidate."""
-        return self._output(of_rows(self.predict(inputs), self.made.row), self.made)
+    def values(self, inputs: Tensor, made: Decided) -> Tensor:
+        """The number that is explained, of some candidates."""
+        return self._output(of_rows(self.predict(inputs), made.row), made)
 
-    def gradients(self, points: Sequence[Tensor]) -> Tensor:
+    def gradients(self, points: Sequence[Tensor], made: Decided) -> Tensor:
         """Its gradient by all inputs, for inputs at some points [point and candidate, element, value].
 
         Every core takes a point: the steps of one are too short to be shared out.
@@ -149,28 +146,28 @@ class EventNetwork:
         with sdpa_kernel(SDPBackend.MATH), ThreadPoolExecutor(threads) as cores:
             torch.set_num_threads(1 if len(points) > 1 else threads)
             try:
-                return torch.cat(list(cores.map(self._gradients_at, points)))
+                return torch.cat(list(cores.map(lambda inputs: self._gradients_at(inputs, made), points)))
             finally:
                 torch.set_num_threads(threads)
 
-    def _gradients_at(self, inputs: Tensor) -> Tensor:
+    def _gradients_at(self, inputs: Tensor, made: Decided) -> Tensor:
         inputs = inputs.detach().requires_grad_()
-        row = self.made.row
+        at_once = max(_BACKWARD_AT_ONCE // (self.model.settings.hidden * len(inputs)), 1)
         with torch.enable_grad():
             below, embedded = self._lower(inputs)
-            own = [part.detach()[row].requires_grad_() for part in (below, embedded)]
-            by_own = torch.autograd.grad(self._output(self._upper(*own), self.made).sum(), own)
+            own = [part.detach()[made.row].requires_grad_() for part in (below, embedded)]
+            by_own = torch.autograd.grad(self._output(self._upper(*own), made).sum(), own)
             found = [
                 torch.autograd.grad(
                     (below, embedded),
                     inputs,
-                    [_spread(part[chosen], row[chosen], len(inputs)) for part in by_own],
+                    [_spread(part[chosen], made.row[chosen], len(inputs)) for part in by_own],
                     is_grads_batched=True,
                     retain_graph=True,
                 )[0]
-                for chosen in torch.split(torch.arange(len(row)), self._at_once())
+                for chosen in torch.split(torch.arange(len(made.row)), at_once)
             ]
-        return torch.cat(found) if found else inputs.new_zeros(0, *inputs.shape)
+        return torch.cat(found)
 
     def _lower(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Rows after the last talk, and the embedded elements."""
@@ -188,10 +185,6 @@ class EventNetwork:
             rows = block.transform(rows)
         prediction: Prediction = self.model.heads(self.model.norm(rows), embedded)
         return prediction
-
-    def _at_once(self) -> int:
-        widest = self.model.settings.hidden * max(len(self.inputs), 1)
-        return max(_BACKWARD_AT_ONCE // widest, 1)
 
 
 def _spread(own: Tensor, row: Tensor, num_elements: int) -> Tensor:
@@ -213,20 +206,17 @@ class Relevance:
     @property
     def by_element(self) -> Floats:
         """Summed over the features: [candidate, element]."""
-        summed: Floats = self.relevance.sum(2)
-        return summed
+        return np.asarray(self.relevance.sum(2))
 
     @property
     def weight(self) -> Floats:
         """How much a candidate listens to an element, whether that speaks for it or against: [candidate, element]."""
-        heard: Floats = np.abs(self.relevance).sum(2)
-        return heard
+        return np.asarray(np.abs(self.relevance).sum(2))
 
     @property
     def error(self) -> Floats:
         """By how much the sum misses the difference between the ends, per candidate."""
-        missed: Floats = self.relevance.sum((1, 2)) - (self.output - self.at_baseline)
-        return missed
+        return np.asarray(self.relevance.sum((1, 2)) - (self.output - self.at_baseline))
 
     def __len__(self) -> int:
         return len(self.output)
@@ -254,38 +244,35 @@ class Explainer:
     def explain(self, event: ElementBatch, candidates: Tensor | None = None) -> Relevance:
         """What made the candidates of an event, or some of them, counted in the order in which they are reconstructed."""
         network = self.network(event)
-        if candidates is not None:
-            network.choose(candidates)
+        made = network.made if candidates is None else of_rows(network.made, candidates)
         baseline = network.inputs_of(baseline_of(network.model, event.features_NF, self.baseline))
-        shared = torch.cat([self._share_out(network, baseline, part) for part in self._portions(network)])
-        values, flags = shared.chunk(2, dim=2)
-        return Relevance(
-            network.made,
-            (values + flags).numpy(),
-            network.values(network.inputs).numpy(),
-            network.values(baseline).numpy(),
-        )
+        at_once = max(_CAPTUM_AT_ONCE // (self.steps * max(network.inputs.numel(), 1)), 1)
+        parts = torch.split(torch.arange(len(made.row)), at_once) if len(made.row) else ()
+        shared = [self._share_out(network, baseline, of_rows(made, part)) for part in parts]
+        shared = shared or [network.inputs.new_zeros(0, *network.inputs.shape)]
+        values, flags = torch.cat(shared).chunk(2, dim=2)
+        at_ends = (network.values(inputs, made).numpy() for inputs in (network.inputs, baseline))
+        return Relevance(made, (values + flags).numpy(), *at_ends)
 
-    def _portions(self, network: EventNetwork) -> tuple[Tensor, ...]:
-        each = self.steps * max(network.inputs.numel(), 1)
-        return torch.split(torch.arange(len(network.made.row)), max(_CAPTUM_AT_ONCE // each, 1))
+    def _share_out(self, network: EventNetwork, baseline: Tensor, made: Decided) -> Tensor:
+        """Relevance [candidate, element, value]; captum takes candidates as examples of one batch.
 
-    def _share_out(self, network: EventNetwork, baseline: Tensor, candidates: Tensor) -> Tensor:
-        """Relevance [candidate, element, value] of some candidates; captum takes them as examples of one batch."""
-        examples = len(candidates)
-        if not examples:
-            return network.inputs.new_zeros(0, *network.inputs.shape)
-        everyone = network.made
-        network.choose(candidates)
+        At every point these share their inputs, so the gradients are not those of captum, which would go through the whole
+        network for each.
+        """
+        examples = len(made.row)
+
+        def gradients(forward_fn: Any, inputs: tuple[Tensor, ...], *_: Any, **__: Any) -> tuple[Tensor]:
+            return (network.gradients(inputs[0].detach()[::examples].unbind(), made),)
+
         inputs = network.inputs.expand(examples, -1, -1).clone().requires_grad_()
-        integrated = self.method == "integrated-gradients"
-        way = self._captum.IntegratedGradients if integrated else self._captum.InputXGradient
-        attribution = way(_never_called)
-        attribution.gradient_func = _gradients_of(network, examples)
-        line = {"baselines": baseline.expand(examples, -1, -1), "n_steps": self.steps} if integrated else {}
-        found = attribution.attribute(inputs, **line)
-        network.made = everyone
-        shared: Tensor = found.detach().float()
+        if self.method == "integrated-gradients":
+            attribution = self._captum.IntegratedGradients(network.predict)
+            line = {"baselines": baseline.expand(examples, -1, -1), "n_steps": self.steps}
+        else:
+            attribution, line = self._captum.InputXGradient(network.predict), {}
+        attribution.gradient_func = gradients
+        shared: Tensor = attribution.attribute(inputs, **line).detach().float()
         return shared
 
 
@@ -295,19 +282,3 @@ def baseline_of(model: Model, features: Tensor, name: str) -> Tensor:
         can_be_missing = torch.tensor([group is not None for group in feature_groups(model.kinds)])
         features = features.masked_fill(can_be_missing, torch.nan)
     return torch.where(features.isnan(), torch.nan, model.embedding.mean_F)
-
-
-def _gradients_of(network: EventNetwork, examples: int) -> Any:
-    """What captum calls for gradients. Examples are the candidates of one event: at every point they share their inputs."""
-
-    def gradients(
-        forward_fn: Any, inputs: tuple[Tensor, ...], target_ind: Any = None, additional_forward_args: Any = None
-    ) -> tuple[Tensor]:
-        return (network.gradients(inputs[0].detach()[::examples].unbind()),)
-
-    return gradients
-
-
-def _never_called(inputs: Tensor) -> Tensor:
-    """Captum asks for the gradients only."""
-    raise AssertionError("captum was given the gradients")

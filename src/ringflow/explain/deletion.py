@@ -7,8 +7,8 @@ out, since the candidate would go with it; so a second time k elements, own ones
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,7 @@ CHOSEN, RANDOM, NEAREST = "relevant", "random", "nearest"
 WAYS = ("removed", "hidden")
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """How much the output of one candidate changes, by way and by choice of elements."""
 
     event: int
@@ -65,15 +64,24 @@ def deletions(
         return []
     draw = np.random.default_rng(number)
     distance, weight = torch.from_numpy(distances(event)), torch.from_numpy(why.weight)
-    blank = replace(event, features_NF=baseline_of(explainer.loaded.model, event.features_NF, explainer.baseline))
+    blank = baseline_of(explainer.loaded.model, event.features_NF, explainer.baseline)
     tries: list[_Try] = []
     for candidate, own in enumerate(why.made.row.tolist()):
-        for name, rows in _without_own(event, own, weight[candidate], distance[own], taken, draw):
+        others = np.delete(np.arange(event.num_elements), own)
+        # Of all elements and of those but the own one, which is the nearest of all, and of random ones none in particular.
+        loudest = others[weight[candidate][others].topk(taken).indices.numpy()].tolist()
+        nearest = others[distance[own][others].topk(taken, largest=False).indices.numpy()].tolist()
+        drawn = [draw.choice(others, taken, replace=False).tolist() for _ in range(_DRAWS)]
+        chosen = [(CHOSEN, loudest, weight[candidate].topk(taken).indices.tolist())]
+        chosen += [(RANDOM, rows, rows) for rows in drawn]
+        chosen += [(NEAREST, nearest, [own, *nearest[:-1]])]
+        for name, rows, rows_with_own in chosen:
             kept = np.delete(np.arange(event.num_elements), rows)
             place = int(np.searchsorted(kept, own))
             tries.append(_Try(candidate, "removed", name, only(event, torch.from_numpy(kept)), place))
-            told = _with_own(name, rows, own, weight[candidate])
-            tries.append(_Try(candidate, "hidden", name, _mixed(event, blank, told), own))
+            features = event.features_NF.clone()
+            features[rows_with_own] = blank[rows_with_own]
+            tries.append(_Try(candidate, "hidden", name, replace(event, features_NF=features, targets=None), own))
     after = _outputs(explainer, why.made, tries) - why.output[[one.candidate for one in tries]]
     found = [Change(number, int(label), {}) for label in why.made.label]
     for one, change in zip(tries, np.abs(after).tolist(), strict=True):
@@ -123,25 +131,6 @@ def distances(event: ElementBatch) -> Floats:
     return apart
 
 
-def _without_own(
-    event: ElementBatch, own: int, weight: Tensor, distance: Tensor, taken: int, draw: np.random.Generator
-) -> Iterator[tuple[str, list[int]]]:
-    """Elements other than the candidate's own one, random ones several times."""
-    others = np.delete(np.arange(event.num_elements), own)
-    yield CHOSEN, others[weight[others].topk(taken).indices.numpy()].tolist()
-    for _ in range(_DRAWS):
-        yield RANDOM, draw.choice(others, taken, replace=False).tolist()
-    yield NEAREST, others[distance[others].topk(taken, largest=False).indices.numpy()].tolist()
-
-
-def _with_own(choice: str, rows: list[int], own: int, weight: Tensor) -> list[int]:
-    """As many elements if the own one may be among them: it is the nearest of all, and of random ones none in particular."""
-    if choice == CHOSEN:
-        chosen: list[int] = weight.topk(len(rows)).indices.tolist()
-        return chosen
-    return rows if choice == RANDOM else [own, *rows[:-1]]
-
-
 @torch.inference_mode()
 def _outputs(explainer: Explainer, made: Decided, tries: Sequence[_Try]) -> Floats:
     """The output of the candidate of every try, computed a few tries at a time."""
@@ -153,15 +142,8 @@ def _outputs(explainer: Explainer, made: Decided, tries: Sequence[_Try]) -> Floa
         rows = batch.offsets_B[:-1] + torch.tensor([one.row for one in part])
         whose = torch.tensor([one.candidate for one in part])
         said = of_rows(explainer.loaded.model.predict(batch), rows)
-        found.append(OUTPUTS[explainer.output].value(said, Decided(*(column[whose] for column in made))))
+        found.append(OUTPUTS[explainer.output].value(said, of_rows(made, whose)))
     return torch.cat(found).double().numpy() if found else np.zeros(0)
-
-
-def _mixed(event: ElementBatch, blank: ElementBatch, rows: list[int]) -> ElementBatch:
-    """An event of which some elements tell nothing of themselves."""
-    features = event.features_NF.clone()
-    features[rows] = blank.features_NF[rows]
-    return replace(event, features_NF=features, targets=None)
 
 
 def only(event: ElementBatch, rows: Tensor) -> ElementBatch:

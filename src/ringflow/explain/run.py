@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -48,83 +47,75 @@ MOST_LINES, LEAST_SHARE = 8, 0.02
 LEAST_WEIGHT = 0.02
 
 
-@dataclass(frozen=True)
-class ExplainRequest:
-    """What is to be explained, and how."""
-
-    source: Path
-    model: Path | None = None
-    event: int | None = None
-    events: int = 20
-    split: str | None = None
-    profile: str | None = None
-    output: str = "class"
-    method: str = "integrated-gradients"
-    baseline: str = "hidden"
-    steps: int = 8
-    with_links: bool = False
-    with_graph: bool = False
-
-
-def explain(request: ExplainRequest) -> dict[str, Any]:
+def explain(
+    source: Path,
+    *,
+    model: Path | None = None,
+    event: int | None = None,
+    events: int = 20,
+    split: str | None = None,
+    profile: str | None = None,
+    target: str = "class",
+    method: str = "integrated-gradients",
+    baseline: str = "hidden",
+    steps: int = 8,
+    with_links: bool = False,
+    with_graph: bool = False,
+) -> dict[str, Any]:
     """Averages, deletion test and what was asked for of single events, ready for JSON."""
-    path = model_file(request.model)
+    path = model_file(model)
     if path.suffix == ".onnx":
         raise UsageError(f"{path} is an ONNX file, which has no gradients; give the model it was exported from")
-    loaded = load_model(path)
-    model = loaded.model
-    explainer = Explainer(
-        loaded, output=request.output, method=request.method, baseline=request.baseline, steps=request.steps
-    )
-    if request.with_graph and model.settings.backbone != "graph":
-        raise UsageError(f"{path} has the backbone {model.settings.backbone!r}, which makes no graph")
-    needed = request.events if request.event is None else request.event + 1
-    given = open_input(request.source, request.split, needed, request.profile)
+    explainer = Explainer(load_model(path), output=target, method=method, baseline=baseline, steps=steps)
+    network = explainer.loaded.model
+    if with_graph and network.settings.backbone != "graph":
+        raise UsageError(f"{path} has the backbone {network.settings.backbone!r}, which makes no graph")
+    given = open_input(source, split, events if event is None else event + 1, profile)
     for note in given.notes:
         say(note)
-    averages, changes, single = Averages(model.kinds), list[Change](), list[dict[str, Any]]()
+    if event is not None and event >= given.num_events:
+        raise UsageError(f"--event {event}: there are {given.num_events} events here, counted from 0")
+    averages, changes, single = Averages(network.kinds), list[Change](), list[dict[str, Any]]()
     candidates, missed, explained, seconds = 0, 0.0, 0.0, 0.0
-    with progress(1 if request.event is not None else given.num_events, "explaining") as advance:
-        for index, number, event in _events(given, model, request.event):
+    with progress(1 if event is not None else given.num_events, "explaining") as advance:
+        for index, number, elements in _events(given, network, event):
             started = time.perf_counter()
             chosen = None
-            if request.event is None and not request.with_links:
-                labels = explainer.network(event).made.label.numpy()
+            if event is None and not with_links:
+                labels = explainer.network(elements).made.label.numpy()
                 chosen = torch.from_numpy(some_of_every_class(labels, PER_CLASS, number))
-            why = explainer.explain(event, chosen)
+            why = explainer.explain(elements, chosen)
             seconds += time.perf_counter() - started
             candidates += len(why)
             missed += float(np.abs(why.error).sum())
             explained += float(np.abs(why.output - why.at_baseline).sum())
-            averages.add(event, why)
+            averages.add(elements, why)
             told: dict[str, Any] = {"index": index, "event_number": number}
-            if request.event is None:  # one event proves nothing
-                changes += deletions(explainer, event, why, number)
+            if event is None:  # one event proves nothing
+                changes += deletions(explainer, elements, why, number)
             else:
-                told |= describe_event(event, why, model.kinds)
-            if request.with_links:
+                told |= describe_event(elements, why, network.kinds)
+            if with_links:
                 told["links"] = links_of(why)
-            if request.with_graph:
-                told["graph"] = graph_edges(model, event)
+            if with_graph:
+                told["graph"] = graph_edges(network, elements)
             single.append(told)
             advance(1)
     deletion = verdicts(changes)
     return {
-        "source": str(request.source),
+        "source": str(source),
         "model": describe_input(path),
-        "output": request.output,
-        "meaning": OUTPUTS[request.output].meaning,
-        "method": request.method,
-        "baseline": request.baseline,
-        "steps": request.steps,
+        "output": target,
+        "meaning": OUTPUTS[target].meaning,
+        "method": method,
+        "baseline": baseline,
+        "steps": steps,
         "events": len(single),
         "candidates": candidates,
         "seconds_per_event": round(seconds / max(len(single), 1), 3),
         # Of all that is explained, how much an integral over few points misses or invents.
         "incomplete": missed / explained if explained else None,
-        "classes": averages.classes(),
-        "distances": averages.distances(),
-        "features": averages.features(),
+        **averages.tables(),
         "deletion": deletion,
         "ok": all(row["ok"] for row in deletion if row["judged"]),
         "single": single,
@@ -133,8 +124,6 @@ def explain(request: ExplainRequest) -> dict[str, Any]:
 
 def _events(given: EventInput, model: Model, only: int | None) -> Iterator[tuple[int, int, ElementBatch]]:
     """Place, number and elements of every event, or of one."""
-    if only is not None and only >= given.num_events:
-        raise UsageError(f"--event {only}: there are {given.num_events} events here, counted from 0")
     start = 0
     for block in given.blocks(model.kinds):
         for place in range(len(block)):
@@ -187,54 +176,45 @@ class Averages:
             for name, value in found.items():
                 sums[name] = sums[name] + value
 
-    def classes(self) -> list[dict[str, Any]]:
-        """Per class the share of the own element, of tracks and of calorimeter elements, and of what is how far away."""
-        return [
-            {
-                "class": name,
-                "candidates": round(float(sums["candidates"])),
-                "own": float(sums["own"] / sums["candidates"]),
-                **{
-                    KINDS[kind]: float(share / sums["candidates"])
-                    for kind, share in zip(self._kinds, sums["by_kind"], strict=True)
-                },
-                "within_0.1": float(sums["by_distance"][: DISTANCES.index(0.1)].sum() / sums["candidates"]),
-                "beyond_0.4": float(sums["by_distance"][DISTANCES.index(0.4) :].sum() / sums["candidates"]),
-            }
-            for name, sums in self._by_class()
-        ]
-
-    def distances(self) -> list[dict[str, Any]]:
-        """Per class and distance the share of all other elements there, and of one of them."""
-        return [
-            {
-                "class": name,
-                "from": low,
-                "to": None if np.isinf(high) else high,
-                "elements": float(sums["elements_at_distance"][place] / sums["candidates"]),
-                "share": float(sums["by_distance"][place] / sums["candidates"]),
-                "share_of_one": float(sums["by_distance"][place] / max(sums["elements_at_distance"][place], 1.0)),
-            }
-            for name, sums in self._by_class()
-            for place, (low, high) in enumerate(pairwise(DISTANCES))
-        ]
-
-    def features(self) -> list[dict[str, Any]]:
-        """Per class and feature the share it has on the candidate's own element and on all others."""
-        return [
-            {
-                "class": name,
-                "feature": feature,
-                "group": group,
-                "own": float(sums["own_features"][column] / sums["candidates"]),
-                "others": float(sums["other_features"][column] / sums["candidates"]),
-            }
-            for name, sums in self._by_class()
-            for column, (feature, group) in enumerate(self._features)
-        ]
-
-    def _by_class(self) -> list[tuple[str, dict[str, Floats]]]:
-        return [(class_name(label), sums) for label, sums in sorted(self._sums.items())]
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Per class what it listens to: the own element, others by kind, by distance and by feature."""
+        tables: dict[str, list[dict[str, Any]]] = {"classes": [], "distances": [], "features": []}
+        for label, sums in sorted(self._sums.items()):
+            name, count = class_name(label), sums["candidates"]
+            by_distance, elements = sums["by_distance"], sums["elements_at_distance"]
+            by_kind = zip(self._kinds, sums["by_kind"], strict=True)
+            tables["classes"].append(
+                {
+                    "class": name,
+                    "candidates": round(float(count)),
+                    "own": float(sums["own"] / count),
+                    **{KINDS[kind]: float(share / count) for kind, share in by_kind},
+                    "within_0.1": float(by_distance[: DISTANCES.index(0.1)].sum() / count),
+                    "beyond_0.4": float(by_distance[DISTANCES.index(0.4) :].sum() / count),
+                }
+            )
+            tables["distances"] += [
+                {
+                    "class": name,
+                    "from": low,
+                    "to": None if np.isinf(high) else high,
+                    "elements": float(elements[place] / count),
+                    "share": float(by_distance[place] / count),
+                    "share_of_one": float(by_distance[place] / max(elements[place], 1.0)),
+                }
+                for place, (low, high) in enumerate(pairwise(DISTANCES))
+            ]
+            tables["features"] += [
+                {
+                    "class": name,
+                    "feature": feature,
+                    "group": group,
+                    "own": float(sums["own_features"][column] / count),
+                    "others": float(sums["other_features"][column] / count),
+                }
+                for column, (feature, group) in enumerate(self._features)
+            ]
+        return tables
 
 
 def describe_event(event: ElementBatch, why: Relevance, kinds: Sequence[str]) -> dict[str, Any]:
@@ -251,39 +231,38 @@ def describe_event(event: ElementBatch, why: Relevance, kinds: Sequence[str]) ->
         }
         for row, (eta, phi) in enumerate(event.position_N2.tolist())
     ]
-    return {"elements": elements, "candidates": [_candidate(why, number, apart, kinds) for number in range(len(why))]}
-
-
-def _candidate(why: Relevance, number: int, apart: Floats, kinds: Sequence[str]) -> dict[str, Any]:
-    own = int(why.made.row[number])
-    relevance = why.relevance[number].astype(np.float64)
-    by_feature = relevance.sum(0)
-    share = _shares(np.abs(relevance).sum(1))
     names, groups = feature_names(kinds), _groups(kinds)
-    return {
-        "candidate": number,
-        "class": class_name(int(why.made.label[number])),
-        "charge": int(why.made.charge[number]),
-        "energy": round(float(why.made.momentum[number, 3]), 4),
-        "element": own,
-        "output": float(why.output[number]),
-        "at_baseline": float(why.at_baseline[number]),
-        "error": float(why.error[number]),
-        "own": float(share[own]),
-        "listens_to": [
+    candidates = []
+    for number, own in enumerate(why.made.row.tolist()):
+        relevance = why.relevance[number].astype(np.float64)
+        by_feature, share = relevance.sum(0), _shares(np.abs(relevance).sum(1))
+        candidates.append(
             {
-                "element": element,
-                "share": float(share[element]),
-                "relevance": float(relevance[element].sum()),
-                "distance": round(float(apart[own, element]), 4),
+                "candidate": number,
+                "class": class_name(int(why.made.label[number])),
+                "charge": int(why.made.charge[number]),
+                "energy": round(float(why.made.momentum[number, 3]), 4),
+                "element": own,
+                "output": float(why.output[number]),
+                "at_baseline": float(why.at_baseline[number]),
+                "error": float(why.error[number]),
+                "own": float(share[own]),
+                "listens_to": [
+                    {
+                        "element": element,
+                        "share": float(share[element]),
+                        "relevance": float(relevance[element].sum()),
+                        "distance": round(float(apart[own, element]), 4),
+                    }
+                    for element in _largest(share, _LISTED)
+                ],
+                "features": {names[k]: float(by_feature[k]) for k in _largest(np.abs(by_feature), _LISTED)},
+                "groups": {
+                    name: float(by_feature[[group == name for group in groups]].sum()) for name in dict.fromkeys(groups)
+                },
             }
-            for element in _largest(share, _LISTED)
-        ],
-        "features": {names[column]: float(by_feature[column]) for column in _largest(np.abs(by_feature), _LISTED)},
-        "groups": {
-            name: float(by_feature[[group == name for group in groups]].sum()) for name in dict.fromkeys(groups)
-        },
-    }
+        )
+    return {"elements": elements, "candidates": candidates}
 
 
 def links_of(why: Relevance, *, most: int = MOST_LINES, least: float = LEAST_SHARE) -> list[dict[str, Any]]:
@@ -330,30 +309,21 @@ def graph_edges(model: Model, event: ElementBatch, least: float = LEAST_WEIGHT) 
     """
     if model.settings.backbone != "graph":
         raise UsageError(f"a network of the backbone {model.settings.backbone!r} makes no graph; give one of `graph`")
-    with _watched([cast(GraphMixer, cast(Block, block).mixer) for block in model.blocks]) as seen:
-        model.predict(event)
-    return [{"layer": layer, "edges": _edges(weight, least)} for layer, weight in enumerate(seen)]
-
-
-@contextmanager
-def _watched(mixers: list[GraphMixer]) -> Iterator[list[Tensor]]:
-    """While it lasts, every layer adds its weights [element, element]."""
     seen: list[Tensor] = []
 
-    def watch(mixer: GraphMixer) -> None:
-        def attend(query: Tensor, key: Tensor, value: Tensor, hashed: Tensor | None, layout: Layout) -> Tensor:
-            seen.append(_weights(mixer, query, key, hashed, layout))
-            return GraphMixer.attend(mixer, query, key, value, hashed, layout)
+    def watch(mixer: GraphMixer, query: Tensor, key: Tensor, value: Tensor, hashed: Any, layout: Layout) -> Tensor:
+        seen.append(_weights(mixer, query, key, hashed, layout))
+        return GraphMixer.attend(mixer, query, key, value, hashed, layout)
 
-        mixer.attend = attend  # type: ignore[method-assign, assignment]
-
-    for mixer in mixers:
-        watch(mixer)
+    mixers = [cast(GraphMixer, cast(Block, block).mixer) for block in model.blocks]
     try:
-        yield seen
+        for mixer in mixers:
+            mixer.attend = partial(watch, mixer)  # type: ignore[method-assign]
+        model.predict(event)
     finally:
         for mixer in mixers:
             del mixer.attend
+    return [{"layer": layer, "edges": _edges(weight, least)} for layer, weight in enumerate(seen)]
 
 
 def _weights(mixer: GraphMixer, query: Tensor, key: Tensor, hashed: Tensor | None, layout: Layout) -> Tensor:

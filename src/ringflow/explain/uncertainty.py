@@ -11,7 +11,6 @@ Measured on two cores: 326,000 candidates in 45 s, beside the network itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,8 +54,7 @@ _RATE = 3e-3
 _LEAST_FOR_FACTOR = 200
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Candidates on elements that are of a true particle, row by row."""
 
     inputs: Tensor  # what the head sees, in half precision
@@ -65,16 +63,9 @@ class Sample:
     on_track: Tensor
     momentum: Tensor  # as predicted
 
-    def __len__(self) -> int:
-        return len(self.label)
-
     def rows(self, chosen: Tensor) -> Sample:
         """Some of them."""
-        return Sample(*(getattr(self, field.name)[chosen] for field in fields(self)))
-
-
-def _joined(samples: list[Sample]) -> Sample:
-    return Sample(*(torch.cat([getattr(one, field.name) for one in samples]) for field in fields(Sample)))
+        return Sample(*(column[chosen] for column in self))
 
 
 @torch.inference_mode()
@@ -99,11 +90,14 @@ def fit(sample: Sample, *, hidden: int = 48, epochs: int = 24, seed: int = 1) ->
         distance = sample.residual.abs().clamp_min(_SMALLEST_DISTANCE).log()
         with torch.no_grad():  # begin where all candidates have one width
             head.begin_at(torch.quantile(distance[: 1 << 20], ONE_SIGMA, dim=0))
-        weight = _weights(sample.label)
-        steps = epochs * -(-len(sample) // _BATCH)
+        # Rare classes count more than their number, common ones less.
+        weight = torch.bincount(sample.label).clamp_min(1).float()[sample.label].rsqrt()
+        weight = weight / weight.mean()
+        rows_in_all = len(sample.label)
+        steps = epochs * -(-rows_in_all // _BATCH)
         optimiser = torch.optim.AdamW(head.parameters(), _RATE, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps)
-        for rows in chain.from_iterable(torch.split(torch.randperm(len(sample)), _BATCH) for _ in range(epochs)):
+        for rows in chain.from_iterable(torch.split(torch.randperm(rows_in_all), _BATCH) for _ in range(epochs)):
             optimiser.zero_grad()
             missed = distance[rows] - head(sample.inputs[rows].float())
             loss = (weight[rows, None] * torch.maximum(ONE_SIGMA * missed, (ONE_SIGMA - 1.0) * missed)).mean()
@@ -130,13 +124,9 @@ def calibrate(head: UncertaintyHead, sample: Sample) -> None:
 @torch.no_grad()
 def pulls(head: UncertaintyHead, sample: Sample) -> Floats:
     """(Truth - prediction) / uncertainty, [candidate, quantity]."""
-    parts = [
-        head.half_widths(part.inputs.float(), part.on_track, part.label)
-        for part in (sample.rows(rows) for rows in torch.split(torch.arange(len(sample)), 1 << 15))
-    ]
-    widths = torch.cat(parts)
-    divided: Floats = (sample.residual / widths).double().numpy()
-    return divided
+    chunks = (sample.rows(rows) for rows in torch.split(torch.arange(len(sample.label)), 1 << 15))
+    widths = torch.cat([head.half_widths(part.inputs.float(), part.on_track, part.label) for part in chunks])
+    return np.asarray((sample.residual / widths).double().numpy())
 
 
 def pull_width(pull: Floats) -> Floats:
@@ -144,8 +134,7 @@ def pull_width(pull: Floats) -> Floats:
     if not len(pull):
         return np.full(pull.shape[1:], np.nan)
     low, high = np.quantile(pull, (0.5 - ONE_SIGMA / 2, 0.5 + ONE_SIGMA / 2), axis=0)
-    width: Floats = (high - low) / 2.0
-    return width
+    return np.asarray((high - low) / 2.0)
 
 
 def pull_width_error(pull: Floats) -> Floats:
@@ -158,21 +147,13 @@ def pull_width_error(pull: Floats) -> Floats:
     below, above, lower, upper = np.quantile(pull, ranks, axis=0)
     low, high = (above - below) / 2.0, (upper - lower) / 2.0
     together = tail / (1.0 - tail)  # correlation of the two order statistics
-    error: Floats = 0.5 * np.sqrt(low**2 + high**2 - 2.0 * together * low * high)
-    return error
+    return np.asarray(0.5 * np.sqrt(low**2 + high**2 - 2.0 * together * low * high))
 
 
 def _factors(pull: Floats, otherwise: Floats | None = None) -> Floats:
     if len(pull) < _LEAST_FOR_FACTOR:
         return np.ones(len(QUANTITIES)) if otherwise is None else otherwise
     return np.maximum(pull_width(pull), 1e-6)
-
-
-def _weights(label: Tensor) -> Tensor:
-    """Rare classes count more than their number, common ones less."""
-    counts = torch.bincount(label).clamp_min(1).float()
-    weight = counts[label].rsqrt()
-    return weight / weight.mean()
 
 
 #: Shares of the events that are fitted, calibrated and tested on; without the last where other events are for the test.
@@ -182,26 +163,16 @@ _SHARES = (0.3, 0.45, 0.25)
 _PERIOD = 20
 
 
-class Criterion(NamedTuple):
-    """What a property of pulls has to be, and how far off it may be, beside two standard errors of its own."""
-
-    name: str
-    of: str
-    expected: float
-    accepted: float
-
-    def met(self, value: float, error: float) -> bool:
-        """Whether a value is as it has to be, or cannot be told from that."""
-        return abs(value - self.expected) <= self.accepted + 2.0 * error
-
-
-#: All three have to hold: pulls can be one wide around a wrong middle, and their middle right while few are near it. A shift of
-#: a quarter costs a normal distribution 2 of the 68 %.
-CRITERIA = (
-    Criterion("width", "half of the central 68 % interval", 1.0, 0.05),
-    Criterion("bias", "median", 0.0, 0.25),
-    Criterion("coverage", "share within one sigma", ONE_SIGMA, 0.05),
+#: What pulls have to be, and how far off they may be, beside two standard errors of their own. All three have to hold:
+#: pulls can be one wide around a wrong middle, and their middle right while few are near it. A shift of a quarter costs
+#: a normal distribution 2 of the 68 %.
+CRITERIA: tuple[dict[str, Any], ...] = (
+    {"name": "width", "of": "half of the central 68 % interval", "expected": 1.0, "accepted": 0.05},
+    {"name": "bias", "of": "median", "expected": 0.0, "accepted": 0.25},
+    {"name": "coverage", "of": "share within one sigma", "expected": ONE_SIGMA, "accepted": 0.05},
 )
+#: Where a row has the values that the criteria are about, and their standard errors.
+_JUDGED = (("width", "error"), ("median", "median_error"), ("within_1", "within_1_error"))
 #: Candidates of a class from which on it is judged.
 LEAST_JUDGED, TOO_FEW = 500, "too few"
 _LEAST_CANDIDATES = 1000
@@ -224,27 +195,27 @@ def uncertainty(
     out = out or file_beside(path)
     require_suffix(out, ".safetensors")
     loaded = load_model(path)
-    shares = _SHARES[:2] if test else _SHARES
-    parts = _gather(loaded, datasets, events, shares)
-    tested = _gather(loaded, test, events, (1.0,))[0] if test else parts[2]
-    for name, part in zip(("fit", "calibrate", "test"), (*parts[:2], tested), strict=True):
-        if len(part) < _LEAST_CANDIDATES:
-            raise UsageError(f"{len(part)} candidates to {name} on are too few; give at least {_LEAST_CANDIDATES}")
-    say(f"fitting on {len(parts[0])} candidates")
-    head = fit(parts[0], seed=seed)
-    calibrate(head, parts[1])
-    pull = pulls(head, tested)
+    parts = _gather(loaded, datasets, events, _SHARES[:2] if test else _SHARES)
+    parts += _gather(loaded, test, events, (1.0,)) if test else []
+    fitted, calibrated, tested = parts
+    counts = {name: len(part.label) for name, part in zip(("fit", "calibrate", "test"), parts, strict=True)}
+    for name, count in counts.items():
+        if count < _LEAST_CANDIDATES:
+            raise UsageError(f"{count} candidates to {name} on are too few; give at least {_LEAST_CANDIDATES}")
+    say(f"fitting on {counts['fit']} candidates")
+    head = fit(fitted, seed=seed)
+    calibrate(head, calibrated)
     result = {
         "path": str(out),
         "model": describe_input(path),
-        "candidates": {"fit": len(parts[0]), "calibrate": len(parts[1]), "test": len(tested)},
-        **report(tested, pull),
+        "candidates": counts,
+        **report(tested, pulls(head, tested)),
         "relative_energy_error": _spread(head, tested),
     }
     card = {
         "ringflow": __version__,
         "data": [Dataset(one).manifest.sample for one in datasets],
-        "candidates": result["candidates"],
+        "candidates": counts,
         "classes": result["classes"],
     }
     with write_errors(out):
@@ -280,7 +251,7 @@ def report(sample: Sample, pull: Floats) -> dict[str, Any]:
         "bins": bins,
         "coverage": _coverage(pull),
         "histograms": {class_name(number): _histogram(pull[label == number]) for number in labels},
-        "criteria": [criterion._asdict() for criterion in CRITERIA],
+        "criteria": list(CRITERIA),
         "ok": passed == len(verdicts) > 0,
         "verdict": f"{passed} of {len(verdicts)} pulls have the right width, bias and coverage"
         if verdicts
@@ -289,15 +260,15 @@ def report(sample: Sample, pull: Floats) -> dict[str, Any]:
 
 
 def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on the pulls of a class, and the criteria that they do not meet."""
-    values = zip(("width", "median", "within_1"), ("error", "median_error", "within_1_error"), strict=True)
+    """The verdict on the pulls of a class, and the criteria that they do not meet or cannot be told from meeting."""
+    if row["candidates"] < LEAST_JUDGED:
+        return {"verdict": TOO_FEW, "fails": []}
     fails = [
-        criterion.name
-        for criterion, (value, error) in zip(CRITERIA, values, strict=True)
-        if not criterion.met(row[value], row[error])
+        one["name"]
+        for one, (value, error) in zip(CRITERIA, _JUDGED, strict=True)
+        if abs(row[value] - one["expected"]) > one["accepted"] + 2.0 * row[error]
     ]
-    verdict = TOO_FEW if row["candidates"] < LEAST_JUDGED else "FAIL" if fails else "PASS"
-    return {"verdict": verdict, "fails": [] if verdict == TOO_FEW else fails}
+    return {"verdict": "FAIL" if fails else "PASS", "fails": fails}
 
 
 def _rows(of: dict[str, Any], pull: Floats) -> list[dict[str, Any]]:
@@ -383,4 +354,4 @@ def _gather(loaded: LoadedModel, datasets: Sequence[Path], events: int | None, s
                     break
     if not all(found):
         raise UsageError(f"{sum(totals)} events are too few to be shared out; give more")
-    return [_joined(part) for part in found]
+    return [Sample(*map(torch.cat, zip(*part, strict=True))) for part in found]

@@ -13,10 +13,10 @@ import torch
 from ringflow.explain.attribution import Explainer
 from ringflow.explain.deletion import LEAST_CANDIDATES, Change, deletions, distances, only, verdicts
 
+Make = Callable[..., Any]
 
-def test_a_true_explanation_passes_and_its_opposite_fails(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
+
+def test_a_true_explanation_passes_and_its_opposite_fails(listening: Make, events: Make) -> None:
     explainer = Explainer(replace(listening(), threshold=0.0), output="particle", steps=8)  # all are candidates
     true, false = [], []
     for number, event in enumerate(events(12, merged=5)):
@@ -33,9 +33,7 @@ def test_a_true_explanation_passes_and_its_opposite_fails(
     assert not any(judged(false))
 
 
-def test_without_talk_nothing_changes_unless_the_own_element_is_hidden(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
+def test_without_talk_nothing_changes_unless_the_own_element_is_hidden(listening: Make, events: Make) -> None:
     explainer = Explainer(listening("mlp"), steps=4)
     event = events(1, first=3)[0]
     changes = deletions(explainer, event, explainer.explain(event), 0, taken=1)
@@ -47,22 +45,16 @@ def test_without_talk_nothing_changes_unless_the_own_element_is_hidden(
         assert change.change["hidden", "relevant"] > 1e-3
 
 
-def test_random_elements_are_those_of_the_event_number(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
+def test_random_elements_are_those_of_the_event_number_and_small_events_are_left_alone(
+    listening: Make, events: Make
 ) -> None:
     explainer = Explainer(listening(), steps=2)
     event = events(1, first=3)[0]
     why = explainer.explain(event)
     again = [deletions(explainer, event, why, number, taken=2)[0].change["removed", "random"] for number in (1, 1, 2)]
     assert again[0] == again[1] != again[2]
-
-
-def test_an_event_too_small_to_take_from_is_left_alone(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
-    explainer = Explainer(listening(), steps=2)
-    event = only(events(1)[0], torch.arange(2))
-    assert deletions(explainer, event, explainer.explain(event), 0, taken=2) == []
+    small = only(event, torch.arange(2))
+    assert deletions(explainer, small, explainer.explain(small), 0, taken=2) == []
 
 
 def made_up(number: int, label: int, chosen: float, control: float) -> Change:
@@ -92,7 +84,7 @@ def test_verdicts_have_intervals_and_spare_classes_with_few_candidates() -> None
     assert not rows["charged hadron", "removed", "nearest"]["judged"]
 
 
-def test_distances_go_around_the_beam(events: Callable[..., list[Any]]) -> None:
+def test_distances_go_around_the_beam(events: Make) -> None:
     event = events(1)[0]
     position = torch.zeros_like(event.position_N2)
     position[0] = torch.tensor([0.3, 3.1])

@@ -16,14 +16,13 @@ from ringflow.elements.features import feature_groups, feature_names
 from ringflow.explain.attribution import OUTPUTS, EventNetwork, Explainer, baseline_of, log_odds
 from ringflow.infer.session import Session
 
+Make = Callable[..., Any]
 BACKBONES = ("attention", "kernel", "graph", "mlp")
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("calorimeter", ["cluster", "hit"])
-def test_relevance_adds_up_to_the_difference(
-    backbone: str, calorimeter: str, listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
+def test_relevance_adds_up_to_the_difference(backbone: str, calorimeter: str, listening: Make, events: Make) -> None:
     explainer = Explainer(listening(backbone, calorimeter), output="energy", steps=100)
     why = explainer.explain(events(1, calorimeter, first=3)[0])
     assert len(why) > 1
@@ -36,15 +35,17 @@ def test_relevance_adds_up_to_the_difference(
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_gradients_of_all_candidates_are_those_of_each(
-    backbone: str, output: str, listening: Callable[..., Any], events: Callable[..., list[Any]]
+    backbone: str, output: str, listening: Make, events: Make
 ) -> None:
     loaded = listening(backbone)
     event = events(1, first=5)[0]
     network = EventNetwork(loaded.model, event, loaded.threshold, output)
-    found = network.gradients([network.inputs])
+    found = network.gradients([network.inputs], network.made)
     assert found.shape == (len(network.made.row), *network.inputs.shape)
     inputs = network.inputs.clone().requires_grad_()
     said = network.predict(inputs)
+    for ours, theirs in zip(said, loaded.model.predict(event), strict=True):
+        torch.testing.assert_close(ours, theirs)  # the network in two halves is the network
     made = network.made
     values = OUTPUTS[output].value(type(said)(*(part[made.row] for part in said)), made)
     for candidate, value in enumerate(values):
@@ -52,19 +53,7 @@ def test_gradients_of_all_candidates_are_those_of_each(
         torch.testing.assert_close(found[candidate], expected, rtol=1e-3, atol=1e-5)
 
 
-def test_the_network_in_two_halves_is_the_network(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
-    for backbone in BACKBONES:
-        loaded = listening(backbone)
-        event = events(1)[0]
-        network = EventNetwork(loaded.model, event, loaded.threshold, "class")
-        with torch.no_grad():
-            for ours, theirs in zip(network.predict(network.inputs), loaded.model.predict(event), strict=True):
-                torch.testing.assert_close(ours, theirs)
-
-
-def test_candidates_are_those_of_a_session(listening: Callable[..., Any], events: Callable[..., list[Any]]) -> None:
+def test_candidates_are_those_of_a_session(listening: Make, events: Make) -> None:
     loaded = listening()
     made = Explainer(loaded, steps=1).explain(events(1, first=3)[0]).made
     expected = Session(loaded).reconstruct(fake_block(3, 1))
@@ -74,9 +63,7 @@ def test_candidates_are_those_of_a_session(listening: Callable[..., Any], events
     np.testing.assert_allclose(made.momentum[:, 3].numpy(), expected["energy"], rtol=1e-5)
 
 
-def test_without_talk_only_the_own_element_counts(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
+def test_without_talk_only_the_own_element_counts(listening: Make, events: Make) -> None:
     event = events(1)[0]
     why = Explainer(listening("mlp"), steps=4).explain(event)
     others = why.weight.copy()
@@ -87,9 +74,7 @@ def test_without_talk_only_the_own_element_counts(
     assert (talking > 0).all()
 
 
-def test_only_features_that_the_network_reads_count(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
+def test_only_features_that_the_network_reads_count(listening: Make, events: Make) -> None:
     loaded = listening()
     names = feature_names(loaded.model.kinds)
     read = names.index("cluster_log_energy")
@@ -104,20 +89,20 @@ def test_only_features_that_the_network_reads_count(
     assert np.delete(by_feature, read).max() == 0.0
 
 
-def test_some_candidates_are_explained_as_among_all(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
+def test_some_candidates_are_explained_as_among_all(listening: Make, events: Make) -> None:
     explainer = Explainer(listening(), steps=4)
     event = events(1, first=3)[0]
-    everyone = explainer.explain(event)
-    some = explainer.explain(event, torch.tensor([1]))
+    everyone, some = explainer.explain(event), explainer.explain(event, torch.tensor([1]))
     assert some.made.row.tolist() == everyone.made.row.tolist()[1:2]
     np.testing.assert_allclose(some.relevance[0], everyone.relevance[1], rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        explainer.loaded.model.heads.out.bias[0] = -1e3
+    none = explainer.explain(event)
+    assert len(none) == 0
+    assert none.by_element.shape == (0, event.num_elements)
 
 
-def test_the_baseline_hides_what_training_hides(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
+def test_the_baseline_hides_what_training_hides(listening: Make, events: Make) -> None:
     model = listening().model
     features = events(1)[0].features_NF
     mean, hidden = (baseline_of(model, features, name) for name in ("mean", "hidden"))
@@ -129,17 +114,6 @@ def test_the_baseline_hides_what_training_hides(
     assert scaled.abs().max() == 0.0
 
 
-def test_an_event_without_candidates_has_nothing_to_explain(
-    listening: Callable[..., Any], events: Callable[..., list[Any]]
-) -> None:
-    loaded = listening()
-    with torch.no_grad():
-        loaded.model.heads.out.bias[0] = -1e3
-    why = Explainer(loaded, steps=2).explain(events(1)[0])
-    assert len(why) == 0
-    assert why.by_element.shape == (0, events(1)[0].num_elements)
-
-
 def test_log_odds_are_those_of_the_softmax() -> None:
     logits = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0]])
     chosen = torch.tensor([0, 2])
@@ -147,9 +121,7 @@ def test_log_odds_are_those_of_the_softmax() -> None:
     torch.testing.assert_close(log_odds(logits, chosen), torch.log(share / (1 - share)))
 
 
-def test_without_captum_one_line_says_how_to_get_it(
-    listening: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_captum_one_line_says_how_to_get_it(listening: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(FailureError, match=r"captum is not installed; pip install 'ringflow\[explain\]'"):
         Explainer(listening())
