@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import pydantic
 
@@ -53,69 +53,224 @@ from ringflow.data.manifest import (
 from ringflow.data.write import ShardWriter, columns_in, file_hash, shard_file
 from ringflow.event.block import EventBlock
 
-_RECORD_FILE = "production.json"
-_LOCK_FILE = "lock"
+_RECORD_FILE, _LOCK_FILE, _SHARDS = "production.json", "lock", "shard-*.parquet"
 _WHAT_EVENTS_ARE_MADE_FROM = ("settings", "inputs", "generator", "geometry_sha256")
 _EVENTS_KEY = "settings.production.events"
 #: What describes a finished dataset, the manifest first: without it there is none.
 _DESCRIPTIONS = (MANIFEST_FILE, CARD_FILE, SETTINGS_FILE, CRATE_FILE, CROISSANT_FILE)
 
+Advance = Callable[[int], None]
 
-class Production:
-    """A dataset folder we may write to; made by `begin`, ended by `complete`."""
 
-    def __init__(self, folder: Path, record: Mapping[str, Any]) -> None:
-        self.folder = folder
-        self.record = record
+class BlockSource(Protocol):
+    """Where the events come from: block `index` is a pure function of the source's settings and the index."""
+
+    def block(self, index: int) -> EventBlock:
+        """The events of a block."""
+
+    def close(self) -> None:
+        """Give back what it took."""
+
+
+#: Opens a source in the process that will use it; can be pickled if there are several.
+OpenSource = Callable[[], BlockSource]
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to make, and the pieces it is cut from: block index, and which events of the block (from, to)."""
+
+    file: str
+    pieces: tuple[tuple[int, int, int], ...]
 
     @property
-    def workshop(self) -> Path:
-        """Where temporary files go, on the same file system as the shards."""
-        return self.folder / PRODUCTION_FOLDER
+    def num_events(self) -> int:
+        """Events in the shard."""
+        return sum(last - first for _, first, last in self.pieces)
+
+
+def plan_shards(events: int, events_per_shard: int, block_events: int) -> list[ShardTask]:
+    """The shards of events that are made in blocks of one size, in the order of the events."""
+    tasks = []
+    for number, start in enumerate(range(0, events, events_per_shard)):
+        stop = min(start + events_per_shard, events)
+        blocks = {index: index * block_events for index in range(start // block_events, -(-stop // block_events))}
+        pieces = ((index, max(start - at, 0), min(stop - at, block_events)) for index, at in blocks.items())
+        tasks.append(ShardTask(shard_file(number), tuple(pieces)))
+    return tasks
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for. Requests with equal records make equal bytes, on any number of workers."""
+
+    tasks: Sequence[ShardTask]
+    record: Mapping[str, Any]
+    detector: str
+    sample: str
+    doing: str  # what people are told meanwhile
+    settings: str | None = None  # TOML, to be kept beside the shards
+    event_bytes: int = 0  # rather less than what an event takes on disk
+
+    @property
+    def events(self) -> int:
+        """Events in all shards."""
+        return sum(task.num_events for task in self.tasks)
+
+
+def produce(
+    out: Path, request: Request, open_source: OpenSource, *, workers: int = 1, overwrite: bool = False
+) -> tuple[Manifest, int]:
+    """The manifest of the finished dataset, and the number of events that were made now."""
+    if not overwrite and (manifest := _already_made(out, request.record)):
+        say(f"{out} is already there, made of the same settings and files")
+        return manifest, 0
+    _require_space(out, request)
+    with _begin(out, request.record, overwrite=overwrite) as production:
+        shards = production.finished(request.tasks)
+        missing = [task for task in request.tasks if task.file not in shards]
+        with progress(request.events, request.doing) as advance:
+            if shards:
+                advance(sum(shard.num_events for shard in shards.values()))
+            if len(missing) > 1 and workers > 1:
+                made = _in_parallel(production, missing, open_source, min(workers, len(missing)), advance)
+            elif missing:
+                with closing(open_source()) as source:
+                    made = [production.write(source, task, advance) for task in missing]
+            else:
+                made = []
+        shards |= {shard.file: shard for shard in made}
+        manifest = production.complete(request, [shards[task.file] for task in request.tasks])
+    return manifest, sum(shard.num_events for shard in made)
+
+
+class Production:
+    """A dataset folder we may write to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: Where temporary files go, on the same file system as the shards.
+        self.workshop = folder / PRODUCTION_FOLDER
+
+    def _note(self, file: str) -> Path:
+        return self.workshop / f"{Path(file).stem}.json"
 
     def keep(self, shard: Shard) -> None:
         """Count a shard as finished."""
         write_atomic(self._note(shard.file), to_json(shard))
 
-    def finished(self) -> dict[str, Shard]:
-        """Finished shards by file name, their hashes verified; whatever else looks like a shard is removed."""
-        kept = {}
-        for path in sorted(self.folder.glob("shard-*.parquet")):
-            shard = _read_note(self._note(path.name))
-            if shard is not None and path.stat().st_size == shard.bytes and file_hash(path) == shard.sha256:
-                kept[path.name] = shard
-            else:
-                self.discard(path.name)
+    def finished(self, tasks: Sequence[ShardTask]) -> dict[str, Shard]:
+        """Finished shards by file name, as planned and with the right hash; whatever else looks like a shard is removed.
+
+        The last one of a shorter production is not as planned.
+        """
+        planned, kept = {task.file: task.num_events for task in tasks}, {}
+        for path in sorted(self.folder.glob(_SHARDS)):
+            with suppress(OSError, pydantic.ValidationError):
+                shard = Shard.model_validate_json(self._note(path.name).read_bytes())
+                as_planned = (planned.get(path.name), path.stat().st_size) == (shard.num_events, shard.bytes)
+                if as_planned and file_hash(path) == shard.sha256:
+                    kept[path.name] = shard
+            if path.name not in kept:
+                self._note(path.name).unlink(missing_ok=True)
+                path.unlink()
         return kept
 
-    def discard(self, file: str) -> None:
-        """Remove a shard."""
-        self._note(file).unlink(missing_ok=True)
-        (self.folder / file).unlink(missing_ok=True)
+    def write(self, source: BlockSource, task: ShardTask, advance: Advance) -> Shard:
+        """Make one shard and count it as finished; `advance` is called with numbers of events as they are done."""
+        with ShardWriter(self.folder / task.file, temporary_folder=self.workshop) as writer:
+            for index, first, last in task.pieces:
+                block = source.block(index)
+                if len(block) < last:
+                    raise FailureError(
+                        f"block {index} has {len(block)} events instead of {last}; the input ended early"
+                    )
+                writer.append(block.take(first, last))
+                advance(last - first)
+            shard = writer.finish()
+        self.keep(shard)
+        return shard
 
-    def complete(self, *, detector: str, sample: str, shards: list[Shard], settings: str | None = None) -> Manifest:
-        """Write settings (TOML, of a simulated one), card and, last, the manifest; the folder is a dataset now."""
-        columns = columns_in(self.folder / shards[0].file)
+    def complete(self, request: Request, shards: Sequence[Shard]) -> Manifest:
+        """Write settings, card and, last, the manifest; the folder is a dataset now."""
         manifest = make_manifest(
-            detector=detector, sample=sample, columns=columns, shards=shards, provenance=self.record
+            detector=request.detector,
+            sample=request.sample,
+            columns=columns_in(self.folder / shards[0].file),
+            shards=shards,
+            provenance=request.record,
         )
-        if settings is not None:
-            write_atomic(self.folder / SETTINGS_FILE, settings)
+        if request.settings is not None:
+            write_atomic(self.folder / SETTINGS_FILE, request.settings)
         write_atomic(self.folder / CARD_FILE, dataset_card(manifest))
         write_manifest(self.folder, manifest)
         shutil.rmtree(self.workshop)
         return manifest
+
+    def take_up(self, record: Mapping[str, Any], overwrite: bool) -> None:
+        """Make the folder one of an unfinished production with this record."""
+        if overwrite:  # the manifest first: without it there is no dataset
+            notes = [path for path in self.workshop.iterdir() if path.name != _LOCK_FILE]
+            for path in (self.folder / MANIFEST_FILE, *self.folder.glob(_SHARDS), *notes):
+                path.unlink(missing_ok=True)
+        elif not (self.workshop / _RECORD_FILE).is_file() and (self.folder / MANIFEST_FILE).is_file():
+            for shard in read_manifest(self.folder).shards:
+                self.keep(shard)
+        write_atomic(self.workshop / _RECORD_FILE, json.dumps(record, indent=1) + "\n")
+        for name in _DESCRIPTIONS:
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / PACKED_FOLDER, ignore_errors=True)
+        self.remove_temporaries()
 
     def remove_temporaries(self) -> None:
         """Remove what interrupted writers left."""
         for leftover in [*self.folder.glob(".*.part"), *self.workshop.glob(".*.part")]:
             leftover.unlink(missing_ok=True)
 
-    def _note(self, shard_file: str) -> Path:
-        return self.workshop / f"{Path(shard_file).stem}.json"
+    def leave(self, folder_is_new: bool) -> None:
+        """After a failure keep finished shards for the next attempt; without any, leave the folder as it was found."""
+        with suppress(OSError):
+            self.remove_temporaries()
+            if any(self.workshop.glob("shard-*.json")):
+                say(f"finished shards are kept in {self.folder}; the same command goes on from there")
+                return
+            shutil.rmtree(self.workshop, ignore_errors=True)
+            for path in [] if (self.folder / MANIFEST_FILE).is_file() else self.folder.glob(_SHARDS):
+                path.unlink()
+            if folder_is_new:
+                self.folder.rmdir()
 
 
-def already_made(folder: Path, record: Mapping[str, Any]) -> Manifest | None:
+@contextmanager
+def _begin(folder: Path, record: Mapping[str, Any], *, overwrite: bool) -> Iterator[Production]:
+    """Start, resume or extend the production of a record (what `provenance.collect` returns, plus anything).
+
+    If it fails before the first shard is finished, nothing of it is left behind.
+    """
+    _refuse_foreign(folder)
+    if not overwrite:
+        _refuse_other(folder, record)
+    production, folder_is_new = Production(folder), not folder.exists()
+    with write_errors(folder):
+        production.workshop.mkdir(parents=True, exist_ok=True)
+        lock = (production.workshop / _LOCK_FILE).open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when its holder dies
+        except BlockingIOError:
+            raise FailureError(
+                f"another production is writing to {folder}; wait for it or choose another folder"
+            ) from None
+        try:
+            with write_errors(folder):
+                production.take_up(record, overwrite)
+            yield production
+        except BaseException:
+            production.leave(folder_is_new)
+            raise
+
+
+def _already_made(folder: Path, record: Mapping[str, Any]) -> Manifest | None:
     """The manifest, if the folder holds exactly what the record asks for; other software versions do not matter."""
     if not (folder / MANIFEST_FILE).is_file():
         return None
@@ -132,53 +287,21 @@ def already_made(folder: Path, record: Mapping[str, Any]) -> Manifest | None:
     return manifest
 
 
-@contextmanager
-def begin(folder: Path, record: Mapping[str, Any], *, overwrite: bool = False) -> Iterator[Production]:
-    """Start, resume or extend the production of a record (what `provenance.collect` returns, plus anything).
-
-    If it fails before the first shard is finished, nothing of it is left behind.
-    """
-    _refuse_foreign(folder)
-    folder_is_new = not folder.exists()
-    production = Production(folder, record)
-    workshop_is_new = not production.workshop.exists()
-    with write_errors(folder):
-        production.workshop.mkdir(parents=True, exist_ok=True)
-        lock = (production.workshop / _LOCK_FILE).open("w")
-    with lock:
-        _claim(lock, folder)
-        try:
-            with write_errors(folder):
-                if overwrite:
-                    _clear(production)
-                _take_up(production)
-        except BaseException:
-            if workshop_is_new:
-                shutil.rmtree(production.workshop, ignore_errors=True)
-            if folder_is_new:
-                folder.rmdir()
-            raise
-        try:
-            yield production
-        except BaseException:
-            _leave_nothing_half_written(production, folder_is_new)
-            raise
-
-
-def _claim(lock: IO[str], folder: Path) -> None:
-    """The kernel lets go of the lock when its holder dies."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FailureError(f"another production is writing to {folder}; wait for it or choose another folder") from None
+def _require_space(out: Path, request: Request) -> None:
+    """Refuse what cannot fit, counting what is already there."""
+    needed = request.events * request.event_bytes - sum(path.stat().st_size for path in out.glob(_SHARDS))
+    disk = shutil.disk_usage(next(path for path in (out, *out.absolute().parents) if path.exists()))
+    if disk.total and needed > disk.free:
+        raise FailureError(
+            f"{out} needs about {size_in_words(needed)} but only {size_in_words(disk.free)} are free; "
+            "ask for fewer events or choose another disk"
+        )
 
 
 def _refuse_foreign(folder: Path) -> None:
-    if not folder.exists():
-        return
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, not a folder; choose another output folder")
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     ours = bool(names & {MANIFEST_FILE, PRODUCTION_FOLDER})
     for name in sorted(names):
         shard = name.startswith("shard-") and name.endswith(".parquet")
@@ -186,45 +309,22 @@ def _refuse_foreign(folder: Path) -> None:
             raise UsageError(f"{folder} holds {name!r}, which is no part of a dataset; choose another output folder")
 
 
-def _clear(production: Production) -> None:
-    """Remove all that is ours, the manifest first: without it there is no dataset."""
-    for name in _DESCRIPTIONS:
-        (production.folder / name).unlink(missing_ok=True)
-    for path in production.folder.glob("shard-*.parquet"):
-        path.unlink()
-    shutil.rmtree(production.folder / PACKED_FOLDER, ignore_errors=True)
-    for path in production.workshop.iterdir():
-        if path.name != _LOCK_FILE:
-            path.unlink()
-
-
-def _take_up(production: Production) -> None:
-    """Compare with what the folder already holds; write the record if it is new or asks for more events."""
-    folder, record_file = production.folder, production.workshop / _RECORD_FILE
-    if record_file.is_file():
-        _compare(folder, json.loads(record_file.read_bytes()), production.record)
-    elif (folder / MANIFEST_FILE).is_file():
-        manifest = read_manifest(folder)
-        _compare(folder, manifest.provenance, production.record)
-        for shard in manifest.shards:
-            production.keep(shard)
-    write_atomic(record_file, json.dumps(production.record, indent=1) + "\n")
-    for name in _DESCRIPTIONS:
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / PACKED_FOLDER, ignore_errors=True)
-    production.remove_temporaries()
-
-
-def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _refuse_other(folder: Path, record: Mapping[str, Any]) -> None:
     """Only more events are a reason to go on with another record: they leave the earlier events as they are.
 
     The user's settings come first in the complaint, what follows from them after.
     """
+    unfinished = folder / PRODUCTION_FOLDER / _RECORD_FILE
+    if unfinished.is_file():
+        old = json.loads(unfinished.read_bytes())
+    elif (folder / MANIFEST_FILE).is_file():
+        old = read_manifest(folder).provenance
+    else:
+        return
     if "settings" not in old:
         raise UsageError(f"{folder} holds a dataset of another origin; choose another folder or overwrite it")
-    before, now = dict(flat(old)), dict(flat(json.loads(json.dumps(new))))
-    keys = sorted(before.keys() | now.keys(), key=lambda key: (not key.startswith("settings."), key))
-    for key in keys:
+    before, now = dict(flat(old)), dict(flat(json.loads(json.dumps(record))))
+    for key in sorted(before.keys() | now.keys(), key=lambda key: (not key.startswith("settings."), key)):
         was, asked = before.get(key), now.get(key)
         if was == asked or (key == _EVENTS_KEY and isinstance(was, int) and isinstance(asked, int) and asked > was):
             continue
@@ -235,143 +335,27 @@ def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> No
         )
 
 
-def _read_note(path: Path) -> Shard | None:
-    try:
-        return Shard.model_validate_json(path.read_bytes())
-    except (OSError, pydantic.ValidationError):
-        return None
-
-
-def _leave_nothing_half_written(production: Production, folder_is_new: bool) -> None:
-    """Keep finished shards for the next attempt; without any, leave the folder as it was found."""
-    with suppress(OSError):
-        production.remove_temporaries()
-        if any(production.workshop.glob("shard-*.json")):
-            say(f"finished shards are kept in {production.folder}; the same command goes on from there")
-            return
-        shutil.rmtree(production.workshop, ignore_errors=True)
-        for path in production.folder.glob("shard-*.parquet"):
-            path.unlink()
-        if folder_is_new:
-            production.folder.rmdir()
-
-
-class BlockSource(Protocol):
-    """Where the events come from: block `index` is a pure function of the source's settings and the index."""
-
-    def block(self, index: int) -> EventBlock:
-        """Events number `index * block_events` and following."""
-
-    def close(self) -> None:
-        """Give back what it took."""
-
-
-#: Opens a source in the process that will use it; can be pickled.
-OpenSource = Callable[[], BlockSource]
-Advance = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class ShardPlan:
-    """How events are cut into shards and blocks."""
-
-    events: int
-    events_per_shard: int
-    block_events: int
-
-    def shards(self) -> list[PlannedShard]:
-        """All shards, in order of their events."""
-        starts = range(0, self.events, self.events_per_shard)
-        return [
-            PlannedShard(shard_file(index), start, min(start + self.events_per_shard, self.events), self.block_events)
-            for index, start in enumerate(starts)
-        ]
-
-
-@dataclass(frozen=True)
-class PlannedShard:
-    """Events `start` to `stop` of a production, which go into one file."""
-
-    file: str
-    start: int
-    stop: int
-    block_events: int
-
-    def blocks(self) -> Iterator[tuple[int, int, int]]:
-        """The blocks it is cut from: block index, and which events of the block (from, to) belong to the shard."""
-        for index in range(self.start // self.block_events, -(-self.stop // self.block_events)):
-            first = index * self.block_events
-            yield index, max(self.start - first, 0), min(self.stop - first, self.block_events)
-
-
-def make_shards(
-    production: Production, tasks: Sequence[PlannedShard], open_source: OpenSource, workers: int, advance: Advance
+def _in_parallel(
+    production: Production, tasks: Sequence[ShardTask], open_source: OpenSource, workers: int, advance: Advance
 ) -> list[Shard]:
-    """Make the shards of the tasks; `advance` is called with numbers of events as they are done."""
-    if workers == 1 or len(tasks) <= 1:
-        if not tasks:
-            return []
-        with closing(open_source()) as source:
-            return [write_shard(production, source, task, advance) for task in tasks]
-    with _Team(production, open_source, min(workers, len(tasks))) as team:
-        return team.work(tasks, advance)
-
-
-def write_shard(production: Production, source: BlockSource, task: PlannedShard, advance: Advance) -> Shard:
-    """Make one shard and count it as finished."""
-    with ShardWriter(production.folder / task.file, temporary_folder=production.workshop) as writer:
-        for index, first, last in task.blocks():
-            block = source.block(index)
-            if len(block) < last:
-                raise FailureError(f"block {index} has {len(block)} events instead of {last}; the input ended early")
-            writer.append(block.take(first, last))
-            advance(last - first)
-        shard = writer.finish()
-    production.keep(shard)
-    return shard
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """What a worker says before it gives up: an error to raise, and where it came from."""
-
-    error: RingflowError
-    trace: str
-
-
-class _Team:
-    """Worker processes, each at the other end of a pipe; leaving the context ends them all."""
-
-    def __init__(self, production: Production, open_source: OpenSource, size: int) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch and Arrow half
-        self._members: dict[Connection, BaseProcess] = {}
+    """Hand out the tasks one by one to worker processes, each at the other end of a pipe, and gather the shards."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch and Arrow half
+    team: dict[Connection, BaseProcess] = {}
+    waiting = list(reversed(tasks))
+    shards: list[Shard] = []
+    try:
         with interrupts_held_back():
-            for _ in range(size):
+            for _ in range(workers):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs, production, open_source), daemon=True)
-                process.start()
+                team[ours] = context.Process(target=_work, args=(theirs, production, open_source), daemon=True)
+                team[ours].start()
                 theirs.close()
-                self._members[ours] = process
-
-    def __enter__(self) -> _Team:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for connection, process in self._members.items():
-            process.kill()
-            process.join()
-            connection.close()
-
-    def work(self, tasks: Sequence[PlannedShard], advance: Advance) -> list[Shard]:
-        """Hand out the tasks one by one and gather the shards."""
-        waiting = list(reversed(tasks))
-        for connection in self._members:
+        for connection in team:
             connection.send(waiting.pop())
-        shards: list[Shard] = []
         while len(shards) < len(tasks):
-            ready = wait(list(self._members))  # somebody has something to say, or is dead
-            for connection in (member for member in self._members if member in ready):
-                message = self._receive(connection)
+            ready = wait(list(team))  # somebody has something to say, or is dead
+            for connection in (member for member in team if member in ready):
+                message = _receive(connection, team[connection])
                 if isinstance(message, int):
                     advance(message)
                     continue
@@ -379,102 +363,41 @@ class _Team:
                 if waiting:
                     connection.send(waiting.pop())
         return shards
-
-    def _receive(self, connection: Connection) -> int | Shard:
-        try:
-            message: int | Shard | _Failed = connection.recv()
-        except (EOFError, ConnectionError):
-            process = self._members[connection]
-            process.join()
-            raise FailureError(_obituary(process.exitcode)) from None
-        if isinstance(message, _Failed):
-            raise message.error from RuntimeError(message.trace)
-        return message
+    finally:
+        for connection, process in team.items():
+            if process.pid is not None:
+                process.kill()
+                process.join()
+            connection.close()
 
 
-def _obituary(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        name = signal.Signals(-exitcode).name
-        return (
-            f"a worker was killed by {name}, perhaps for want of memory; use fewer workers or production.block_events"
-        )
-    return f"a worker ended with exit code {exitcode}; run with production.workers=1 to see why"
+def _receive(connection: Connection, process: BaseProcess) -> int | Shard:
+    try:
+        message: int | Shard | tuple[RingflowError, str] = connection.recv()
+    except (EOFError, ConnectionError):
+        process.join()
+        code = process.exitcode
+        if code is not None and code < 0:
+            raise FailureError(
+                f"a worker was killed by {signal.Signals(-code).name}, perhaps for want of memory; use fewer workers or "
+                "production.block_events"
+            ) from None
+        raise FailureError(f"a worker ended with exit code {code}; run with production.workers=1 to see why") from None
+    if isinstance(message, tuple):
+        raise message[0] from RuntimeError(message[1])
+    return message
 
 
 def _work(connection: Connection, production: Production, open_source: OpenSource) -> None:
-    """Life of a worker process: one shard after the other until the team is dissolved."""
+    """Life of a worker process: one shard after the other until it is killed; what goes wrong is sent, with its trace."""
     threading.Thread(target=die_with_parent, daemon=True).start()
     try:
         with closing(open_source()) as source:
             while True:
-                connection.send(write_shard(production, source, connection.recv(), connection.send))
+                connection.send(production.write(source, connection.recv(), connection.send))
     except (EOFError, BrokenPipeError):
         return
-    except RingflowError as error:
-        connection.send(_Failed(error, traceback.format_exc()))
     except BaseException as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        connection.send(_Failed(FailureError(f"a worker failed: {line}"), traceback.format_exc()))
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked for. Requests with equal records make equal bytes, on any number of workers."""
-
-    plan: ShardPlan
-    record: Mapping[str, Any]
-    detector: str
-    sample: str
-    settings: str  # TOML, to be kept beside the shards
-    event_bytes: int  # rather less than what an event takes on disk
-
-
-def produce(
-    out: Path, request: Request, open_source: OpenSource, *, workers: int, overwrite: bool = False
-) -> tuple[Manifest, int]:
-    """The manifest of the finished dataset, and the number of events that were made now."""
-    if not overwrite and (manifest := already_made(out, request.record)):
-        say(f"{out} is already there, made with the same settings")
-        return manifest, 0
-    _require_space(out, request)
-    with begin(out, request.record, overwrite=overwrite) as production:
-        kept = _keep_finished(production, request.plan)
-        missing = [task for task in request.plan.shards() if task.file not in kept]
-        with progress(request.plan.events, f"simulating {request.sample}") as advance:
-            if kept:
-                advance(sum(shard.num_events for shard in kept.values()))
-            made = make_shards(production, missing, open_source, workers, advance)
-        manifest = production.complete(
-            detector=request.detector,
-            sample=request.sample,
-            shards=sorted([*kept.values(), *made], key=lambda shard: shard.first_event),
-            settings=request.settings,
-        )
-    return manifest, sum(shard.num_events for shard in made)
-
-
-def _keep_finished(production: Production, plan: ShardPlan) -> dict[str, Shard]:
-    """Shards of an earlier attempt that are what the plan asks for; the last one of a shorter production is not."""
-    planned = {task.file: task for task in plan.shards()}
-    kept = {}
-    for file, shard in production.finished().items():
-        task = planned.get(file)
-        if task and (shard.first_event, shard.num_events) == (task.start, task.stop - task.start):
-            kept[file] = shard
-        else:
-            production.discard(file)
-    return kept
-
-
-def _require_space(out: Path, request: Request) -> None:
-    """Refuse what cannot fit, counting what is already there."""
-    needed = request.plan.events * request.event_bytes - sum(
-        path.stat().st_size for path in out.glob("shard-*.parquet")
-    )
-    place = next(path for path in (out, *out.absolute().parents) if path.exists())
-    disk = shutil.disk_usage(place)
-    if disk.total and needed > disk.free:
-        raise FailureError(
-            f"{out} needs about {size_in_words(needed)} but only {size_in_words(disk.free)} are free; "
-            "ask for fewer events or choose another disk"
-        )
+        told = error if isinstance(error, RingflowError) else FailureError(f"a worker failed: {line}")
+        connection.send((told, traceback.format_exc()))

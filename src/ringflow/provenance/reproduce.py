@@ -24,7 +24,7 @@ from ringflow.base.log import progress, say
 from ringflow.base.provenance import KEY_DEPENDENCIES, code_version, package_version
 from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.manifest import Manifest, Shard, read_manifest
-from ringflow.data.production import PlannedShard, Production, ShardPlan, write_shard
+from ringflow.data.production import Production, ShardTask, plan_shards
 from ringflow.data.read import read_shard
 from ringflow.data.write import columns_in, file_hash
 from ringflow.event.block import concatenate
@@ -269,10 +269,10 @@ def reproduce_dataset(dataset: Path, out: Path | None = None, *, events: int | N
     _say_differences(apart)
     total = sum(shard.num_events for shard, _ in chosen)
     with _new_folder(out) as folder:
-        production = Production(folder, {})
+        production = Production(folder)
         production.workshop.mkdir(parents=True, exist_ok=True)
         with closing(SimulatedBlocks(settings)) as source, progress(total, "simulating again") as advance:
-            made = [(was, write_shard(production, source, task, advance)) for was, task in chosen]
+            made = [(was, production.write(source, task, advance)) for was, task in chosen]
         rows = [_compare_shards(dataset, was, folder, now, manifest, exact=not apart) for was, now in made]
     return _result(dataset, out, total, apart, rows)
 
@@ -293,11 +293,11 @@ def _production_settings(dataset: Path, manifest: Manifest) -> SimulateSettings:
     return settings
 
 
-def _chosen(manifest: Manifest, settings: SimulateSettings, events: int | None) -> list[tuple[Shard, PlannedShard]]:
+def _chosen(manifest: Manifest, settings: SimulateSettings, events: int | None) -> list[tuple[Shard, ShardTask]]:
     """Shards to make again, and what makes each."""
     production = settings.production
-    plan = ShardPlan(manifest.num_events, production.events_per_shard, production.block_events)
-    tasks = {task.file: task for task in plan.shards()}
+    plan = plan_shards(manifest.num_events, production.events_per_shard, production.block_events)
+    tasks = {task.file: task for task in plan}
     chosen, held = [], 0
     for shard in manifest.shards:
         if shard.file not in tasks:

@@ -11,7 +11,7 @@ from typing import Any
 from ringflow.base.config import to_toml
 from ringflow.base.errors import UsageError
 from ringflow.base.provenance import collect
-from ringflow.data.production import Request, ShardPlan, produce
+from ringflow.data.production import Request, plan_shards, produce
 from ringflow.sim.blocks import SimulatedBlocks, open_generator
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.settings import SimulateSettings
@@ -69,11 +69,13 @@ def _request(settings: SimulateSettings) -> Request:
     production = settings.production
     assert production.events is not None, "resolved before"
     hepmc = settings.generator.hepmc
+    sample = hepmc.name if hepmc is not None else str(settings.generator.sample)
     return Request(
-        plan=ShardPlan(production.events, production.events_per_shard, production.block_events),
+        tasks=plan_shards(production.events, production.events_per_shard, production.block_events),
         record=_record(settings),
         detector=load_detector(settings.detector).name,
-        sample=hepmc.name if hepmc is not None else str(settings.generator.sample),
+        sample=sample,
+        doing=f"simulating {sample}",
         settings=to_toml(_shareable(settings)),
         event_bytes=_event_bytes(settings),
     )

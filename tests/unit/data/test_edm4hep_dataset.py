@@ -12,9 +12,9 @@ import pytest
 
 from fixtures.edm4hep_files import Content, write_frame
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
+from ringflow.data import production
 from ringflow.data.check import check
 from ringflow.data.edm4hep import Edm4hepFile, load_profile
-from ringflow.data.edm4hep import read as edm4hep_dataset
 from ringflow.data.edm4hep.read import convert_edm4hep
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
@@ -82,7 +82,7 @@ def test_an_interrupted_conversion_goes_on_and_more_events_extend_it(
             written.append(file.name)
             super().__init__(file, **options)
 
-    monkeypatch.setattr(edm4hep_dataset, "ShardWriter", Writer)
+    monkeypatch.setattr(production, "ShardWriter", Writer)
     with pytest.raises(KeyboardInterrupt):
         convert_edm4hep([path], out, events=2, events_per_shard=1)
     with pytest.raises(DatasetError, match="is unfinished; run the same command again"):
@@ -93,7 +93,7 @@ def test_an_interrupted_conversion_goes_on_and_more_events_extend_it(
     assert dataset.manifest.shards == whole.manifest.shards
     capsys.readouterr()
     convert_edm4hep([path], out, events_per_shard=1)
-    assert "is already there, made of the same files" in capsys.readouterr().err
+    assert "is already there, made of the same settings and files" in capsys.readouterr().err
     with pytest.raises(UsageError, match="was made with sample=events, now sample=zz is asked for"):
         convert_edm4hep([path], out, sample="zz", events_per_shard=1)
     convert_edm4hep([path], out, sample="zz", overwrite=True)

@@ -17,7 +17,7 @@ import pytest
 from fixtures.fake_events import FakeBlocks, contents, fake_block, fake_request, same, write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.check import check
-from ringflow.data.production import ShardPlan, produce
+from ringflow.data.production import plan_shards, produce
 from ringflow.data.read import Dataset
 from ringflow.event.block import concatenate
 
@@ -54,8 +54,8 @@ def test_a_plan_covers_every_event_once() -> None:
     for events, per_shard, per_block in [(25, 10, 4), (10, 10, 4), (9, 3, 50), (7, 1, 3), (100, 25, 25)]:
         covered = [
             index * per_block + position
-            for task in ShardPlan(events, per_shard, per_block).shards()
-            for index, first, last in task.blocks()
+            for task in plan_shards(events, per_shard, per_block)
+            for index, first, last in task.pieces
             for position in range(first, last)
         ]
         assert covered == list(range(events))

@@ -108,7 +108,7 @@ def test_a_value_that_is_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dataset, request = tmp_path / "dataset", fake_request(8)
-    produce(dataset, request, WithNan(request.plan.block_events, spoiled=spoiled), workers=1)
+    produce(dataset, request, WithNan(4, spoiled=spoiled), workers=1)
     kind, column = spoiled
     has_some = [number for b in Dataset(dataset).events() for number in b.event_number[b[kind].counts > 0]]
     event = max(has_some)

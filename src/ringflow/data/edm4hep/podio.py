@@ -8,10 +8,8 @@ legacy     a TTree of before 2023; relations in `Tracks#0`, vector members in `T
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,125 +21,111 @@ import uproot
 from ringflow.base.errors import InputFileError, RingflowError
 
 Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.int64]
 Layout = Literal["frame", "rntuple", "legacy"]
 
 _EVENTS = "events"
 _FIXED_SIZE = re.compile(r"(\[\d*\])+$")
-
-
-class Jagged(NamedTuple):
-    """Values of a block of events in a row, and how many belong to each."""
-
-    counts: npt.NDArray[np.int64]
-    values: Array
+#: Where files keep the numbers of their collections: tree, names, numbers.
+_ID_TABLES = (
+    ("podio_metadata", "events___CollectionTypeInfo.name", "events___CollectionTypeInfo.collectionID"),
+    ("podio_metadata", "m_names", "m_collectionIDs"),
+    ("metadata", "m_names", "m_collectionIDs"),
+)
 
 
 class PodioFile:
-    """An open file: its layout, its collections, their numbers, and columns of any range of events."""
+    """An open file: its layout, its collections, their numbers, and what is in any range of events."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
             raise InputFileError(f"no file at {path}; give an EDM4hep file in ROOT format")
-        with _reading(path):
-            self._root = uproot.open(path, array_cache=None)
-            self._require_whole()
-            if _EVENTS not in self._root:
-                held = ", ".join(sorted({key.split(";")[0] for key in self._root.keys()})) or "nothing"  # noqa: SIM118
+        with self._reading():
+            root = uproot.open(path, array_cache=None)
+            # A file whose end is missing may still have an index that can be read, and events that cannot.
+            there, promised = path.stat().st_size, int(root.file.fEND)
+            if there < promised:
+                raise InputFileError(f"{path} is cut off: {there} of {promised} bytes are there; copy it again")
+            if _EVENTS not in root:
+                held = ", ".join(sorted({key.split(";")[0] for key in root.keys()})) or "nothing"  # noqa: SIM118
                 raise InputFileError(f"{path} is not an EDM4hep file: it has no tree '{_EVENTS}', but {held}")
-            self._events = self._root[_EVENTS]
+            self._events = root[_EVENTS]
             self.num_events = int(self._events.num_entries)
             self._keys = {_FIXED_SIZE.sub("", key.rsplit("/", 1)[-1]): key for key in self._events.keys()}  # noqa: SIM118
-        self.layout: Layout = self._find_layout()
-        self.collections = self._find_collections()
-        self.ids = self._find_ids()
-        self._vectors: dict[str, tuple[str, ...]] = {}
+            legacy = any("#" in name for name in self._keys)
+            is_ntuple = "RNTuple" in type(self._events).__name__
+            self.layout: Layout = "rntuple" if is_ntuple else "legacy" if legacy else "frame"
+            # What has members; vectors, relations and parameters are parts of something else.
+            part = re.compile(r"^_|#\d+$" + (r"|_\d+$" if self.layout == "legacy" else ""))
+            names = {name.split(".")[0] for name in self._keys if "." in name}
+            self.collections = tuple(sorted(name for name in names if not part.search(name)))
+            #: Number of every collection, by which relations name it; empty if a legacy file does not tell.
+            self.ids = self._find_ids(root)
 
-    def _require_whole(self) -> None:
-        """A file whose end is missing may still have an index that can be read, and events that cannot."""
-        there, promised = self.path.stat().st_size, int(self._root.file.fEND)
-        if there < promised:
-            raise InputFileError(f"{self.path} is cut off: {there} of {promised} bytes are there; copy it again")
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever uproot meets in a broken file becomes one line."""
+        try:
+            yield
+        except RingflowError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            raise InputFileError(
+                f"{self.path} cannot be read as a ROOT file ({reason}); is it whole, and is it one?"
+            ) from None
 
-    def _find_layout(self) -> Layout:
-        if "RNTuple" in type(self._events).__name__:
-            return "rntuple"
-        return "legacy" if any("#" in name for name in self._keys) else "frame"
-
-    def _find_collections(self) -> tuple[str, ...]:
-        """Names of what has members; vectors, relations and parameters are parts of something else."""
-        names = {name.split(".")[0] for name in self._keys if "." in name}
-        return tuple(sorted(name for name in names if not re.search(r"^_|#\d+$", name) and not self._is_vector(name)))
-
-    def _is_vector(self, name: str) -> bool:
-        return self.layout == "legacy" and re.search(r"_\d+$", name) is not None
-
-    def _find_ids(self) -> dict[str, int]:
-        """Number of every collection, by which relations name it; empty if a legacy file does not tell."""
-        for tree, names, numbers in (
-            ("podio_metadata", "events___CollectionTypeInfo.name", "events___CollectionTypeInfo.collectionID"),
-            ("podio_metadata", "m_names", "m_collectionIDs"),
-            ("metadata", "m_names", "m_collectionIDs"),
-        ):
-            with _reading(self.path):
-                if tree not in self._root:
-                    continue
-                keys = {key.rsplit("/", 1)[-1]: key for key in reversed(self._root[tree].keys())}
-                if names in keys and numbers in keys:
-                    table = [self._root[tree][keys[part]].array().tolist()[0] for part in (names, numbers)]
-                    return dict(zip(*table, strict=True))
+    def _find_ids(self, root: Any) -> dict[str, int]:
+        for tree, names, numbers in _ID_TABLES:
+            keys = {key.rsplit("/", 1)[-1]: key for key in reversed(root[tree].keys())} if tree in root else {}
+            if names in keys and numbers in keys:
+                return dict(
+                    zip(*(root[tree][keys[part]].array().tolist()[0] for part in (names, numbers)), strict=True)
+                )
         return {} if self.layout == "legacy" else {name: collection_id(name) for name in self.collections}
 
-    def has(self, collection: str) -> bool:
-        """Whether the file holds a collection."""
-        return collection in self.collections
-
-    def has_member(self, collection: str, member: str) -> bool:
-        """Whether the objects of a collection have a member."""
-        return f"{collection}.{member}" in self._keys
-
-    def column(self, events: range, collection: str, *members: str) -> Jagged | None:
-        """The first of these members that is there, of all objects of some events."""
-        found = next((name for member in members if (name := f"{collection}.{member}") in self._keys), None)
-        return self._read(events, found) if found else None
-
-    def vector(self, events: range, collection: str, vector: str, *members: str) -> Jagged | None:
-        """What a relation or vector member holds, of all objects of some events; `members` of what it holds, if any."""
-        branch = self._branch_of(collection, vector)
-        names = [f"{branch}.{member}" for member in members] if members else [branch]
-        found = next((name for name in names if branch and name in self._keys), None)
-        return self._read(events, found) if found else None
-
-    def _branch_of(self, collection: str, vector: str) -> str | None:
+    def branch(self, collection: str, vector: str) -> str:
+        """The name under which a relation or a vector member is stored."""
         if self.layout != "legacy":
             return f"_{collection}_{vector}"
-        if vector in ("from", "rec"):
-            return f"{collection}#0"
-        if vector in ("to", "sim"):
-            return f"{collection}#1"
-        if collection not in self._vectors:
-            prefix, suffix = f"{collection}.", "_begin"
-            self._vectors[collection] = tuple(
-                name[len(prefix) : -len(suffix)]
-                for name in self._keys
-                if name.startswith(prefix) and name.endswith(suffix)
-            )
-        order = self._vectors[collection]
-        if vector not in order:
-            return None
+        if vector in ("from", "rec", "to", "sim"):
+            return f"{collection}#{int(vector in ('to', 'sim'))}"
         # Vector members come first, then relations, each numbered from 0.
-        numbered = re.compile(rf"{re.escape(collection)}_(\d+)")
-        num_members = len({int(match[1]) for name in self._keys if (match := numbered.fullmatch(name.split(".")[0]))})
-        place = order.index(vector)
-        return f"{collection}_{place}" if place < num_members else f"{collection}#{place - num_members}"
+        begins = [name for name in self._keys if name.startswith(f"{collection}.") and name.endswith("_begin")]
+        if f"{collection}.{vector}_begin" not in begins:
+            return ""
+        place = begins.index(f"{collection}.{vector}_begin")
+        members = {name.split(".")[0] for name in self._keys if re.match(rf"{re.escape(collection)}_\d+(\.|$)", name)}
+        return f"{collection}_{place}" if place < len(members) else f"{collection}#{place - len(members)}"
 
-    def _read(self, events: range, name: str) -> Jagged:
-        with _reading(self.path):
-            array = self._events[self._keys[name]].array(entry_start=events.start, entry_stop=events.stop)
-            if array.ndim < 2 or len(array) != len(events):
+    def read(self, events: range, name: str) -> Any:
+        """What is stored under a name: a list of numbers per event, in double precision; None if it is not there."""
+        if name not in self._keys:
+            return None
+        with self._reading():
+            lists = self._events[self._keys[name]].array(entry_start=events.start, entry_stop=events.stop)
+            if lists.ndim < 2 or len(lists) != len(events):
                 raise InputFileError(f"{self.path}: {name} holds no list per event; is it an EDM4hep file?")
-            counts = ak.to_numpy(ak.num(array, axis=1)).astype(np.int64)
-            return Jagged(counts, np.asarray(ak.to_numpy(ak.flatten(array, axis=1))))
+            values = flat(lists)
+            kind = np.float64 if values.dtype.kind == "f" else np.int64
+            return ak.unflatten(values.astype(kind), counts(lists))
+
+
+def flat(lists: Any) -> Array:
+    """All that is in lists, in a row."""
+    return np.asarray(ak.to_numpy(ak.flatten(lists, axis=1)))
+
+
+def counts(lists: Any) -> Rows:
+    """Lengths of lists."""
+    return np.asarray(ak.to_numpy(ak.num(lists, axis=1))).astype(np.int64)
+
+
+def spread(first: Rows, length: Rows) -> Rows:
+    """first[0], first[0] + 1, ... `length[0]` times, then first[1], ..."""
+    start = np.repeat(first - (np.cumsum(length) - length), length)
+    return start + np.arange(len(start))
 
 
 def collection_id(name: str) -> int:
@@ -163,226 +147,175 @@ def collection_id(name: str) -> int:
     return value ^ value >> 16
 
 
-def listed(names: Sequence[str], most: int = 40) -> str:
-    """Names for a message, cut where they get too many."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "nothing") + more
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever uproot meets in a broken file becomes one line."""
-    try:
-        yield
-    except RingflowError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise InputFileError(f"{path} cannot be read as a ROOT file ({reason}); is it whole, and is it one?") from None
-
-
-Rows = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class References:
-    """Who refers to which object: `owner` is a row, the object is named by event, collection and place in it."""
-
-    owner: Rows
-    event: Rows
-    index: Rows
-    collection_id: Rows
-
-
-@dataclass(frozen=True)
-class Objects:
-    """Objects of one kind: how many each collection has in each event, and the numbers of the collections."""
-
-    names: tuple[str, ...]
-    ids: tuple[int | None, ...]
-    counts_of: npt.NDArray[np.int64]  # [collection, event]
-
-    @cached_property
-    def counts(self) -> Rows:
-        """Objects per event."""
-        return np.asarray(self.counts_of.sum(axis=0))
-
-    @cached_property
-    def event(self) -> Rows:
-        """Event of every row."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
-
-    @cached_property
-    def _first_of(self) -> npt.NDArray[np.int64]:
-        """First row of every collection in every event."""
-        first_of_event = np.cumsum(self.counts) - self.counts
-        return first_of_event + np.cumsum(self.counts_of, axis=0) - self.counts_of
-
-    def __len__(self) -> int:
-        return int(self.counts.sum())
-
-    def join(self, parts: Sequence[Array]) -> Array:
-        """One column of all objects from one per collection."""
-        if len(parts) == 1:
-            return parts[0]
-        joined = np.empty((len(self), *parts[0].shape[1:]), np.result_type(*parts))
-        for number, part in enumerate(parts):
-            joined[self.rows_of(number)] = part
-        return joined
-
-    def rows_of(self, number: int) -> Rows:
-        """Rows of the objects of one collection, in its order."""
-        return spread(self._first_of[number], self.counts_of[number])
-
-    def locate(self, references: References) -> Rows:
-        """Row of each object referred to; -1 where it is not one of these."""
-        row = np.full(len(references.index), -1, np.int64)
-        for number, name_id in enumerate(self.ids):
-            limit = self.counts_of[number][references.event]
-            inside = (references.index >= 0) & (references.index < limit)
-            mine = inside if name_id is None else inside & (references.collection_id == name_id)
-            row[mine] = self._first_of[number][references.event[mine]] + references.index[mine]
-        return row
-
-
 class PodioBlock:
     """Some events of a file; what was read of them is kept as long as the block is."""
 
     def __init__(self, file: PodioFile, events: range, ids: Mapping[str, int]) -> None:
-        self.file = file
-        self.events = events
-        self._ids = ids
-        self._read: dict[tuple[str, ...], Jagged | None] = {}
+        self.file, self.events, self.ids = file, events, ids
+        self._kept: dict[str, Any] = {}
 
-    def _members(self, collection: str, *members: str) -> Jagged | None:
-        return self._once(self.file.column, collection, *members)
-
-    def _entries(self, collection: str, vector: str, *members: str) -> Jagged | None:
-        return self._once(self.file.vector, collection, vector, *members)
-
-    def _once(self, read: Callable[..., Jagged | None], *names: str) -> Jagged | None:
-        key = (read.__name__, *names)
-        if key not in self._read:
-            self._read[key] = read(self.events, *names)
-        return self._read[key]
-
-    def objects(self, names: Sequence[str], member: str) -> Objects:
-        """The objects of collections that are in the file; `member` is one that all of them have."""
-        counts = []
+    def first(self, *names: str) -> Any:
+        """What is stored under the first of these names that is there, as lists per event."""
         for name in names:
-            column = self._members(name, member)
-            if column is None:
-                raise self._lacking(name, member)
-            counts.append(column.counts)
-        table = np.array(counts, np.int64).reshape(len(names), len(self.events))
-        return Objects(tuple(names), tuple(self._ids.get(name) for name in names), table)
-
-    def column(self, objects: Objects, *members: str) -> Array | None:
-        """A member of all objects; None if not every collection has it."""
-        parts = [self._members(name, *members) for name in objects.names]
-        found = [part.values for part in parts if part is not None]
-        return objects.join(found) if len(found) == len(parts) and found else None
-
-    def need(self, objects: Objects, *members: str) -> Array:
-        """A member that EDM4hep objects of this kind always have."""
-        column = self.column(objects, *members)
-        if column is None:
-            raise self._lacking(next(n for n in objects.names if self._members(n, *members) is None), members[0])
-        return column
-
-    def _lacking(self, collection: str, member: str) -> InputFileError:
-        return InputFileError(
-            f"{self.file.path}: {collection} has no {member}; is it what the profile takes it for, and is the file whole?"
-        )
-
-    def three(self, objects: Objects, member: str) -> tuple[Array, Array, Array]:
-        """The components of a vector, in double precision."""
-        x, y, z = (self.need(objects, f"{member}.{axis}").astype(np.float64) for axis in "xyz")
-        return x, y, z
-
-    def lengths(self, objects: Objects, vector: str) -> Rows | None:
-        """How many entries every object has in a relation or vector member."""
-        begin, end = (self.column(objects, f"{vector}_{edge}") for edge in ("begin", "end"))
-        return None if begin is None or end is None else end.astype(np.int64) - begin.astype(np.int64)
-
-    def held(self, objects: Objects, vector: str, *members: str) -> tuple[Rows, Array] | None:
-        """Owner and value of every entry of a vector member, in the order of the owners."""
-        owners, values = [], []
-        for number, name in enumerate(objects.names):
-            begin = self._members(name, f"{vector}_begin")
-            end = self._members(name, f"{vector}_end")
-            entries = self._entries(name, vector, *members)
-            if begin is None or end is None or entries is None:
-                return None
-            start = begin.values.astype(np.int64)
-            length = end.values.astype(np.int64) - start
-            self._require_inside(f"{name}.{vector}", start, length, np.repeat(entries.counts, begin.counts))
-            first = np.repeat(np.cumsum(entries.counts) - entries.counts, begin.counts) + start
-            owners.append(np.repeat(objects.rows_of(number), length))
-            values.append(entries.values[spread(first, length)])
-        if not owners:
-            return None
-        owner = np.concatenate(owners)
-        order = np.argsort(owner, kind="stable")
-        return owner[order], np.concatenate(values)[order]
-
-    def _require_inside(self, name: str, start: Rows, length: Rows, limit: Rows) -> None:
-        """Entries outside of the event would be those of another one."""
-        wrong = (length < 0) | ((length > 0) & ((start < 0) | (start + length > limit)))
-        if np.any(wrong):
-            at = int(np.argmax(wrong))
-            raise InputFileError(
-                f"{self.file.path}: {name} goes from {start[at]} to {start[at] + length[at]} in an event that has "
-                f"{limit[at]}; the file is damaged"
-            )
-
-    def relation(self, objects: Objects, vector: str) -> References | None:
-        """All objects that a one-to-many relation names."""
-        index = self.held(objects, vector, "index")
-        number = self.held(objects, vector, "collectionID")
-        if index is None or number is None:
-            return None
-        return References(index[0], objects.event[index[0]], index[1].astype(np.int64), number[1].astype(np.int64))
-
-    def reference(self, objects: Objects, *names: str) -> References | None:
-        """The one object that each of these names, under the first of the names that is there."""
-        for name in names:
-            parts = [
-                [self._entries(collection, name, member) for member in ("index", "collectionID")]
-                for collection in objects.names
-            ]
-            found = [[part for part in pair if part is not None] for pair in parts]
-            whole = bool(found) and all(len(pair) == 2 for pair in found)
-            if whole and np.array_equal([pair[0].counts for pair in found], objects.counts_of):
-                index, number = (objects.join([p[part].values.astype(np.int64) for p in found]) for part in (0, 1))
-                return References(np.arange(len(objects)), objects.event, index, number)
+            if name not in self._kept:
+                self._kept[name] = self.file.read(self.events, name)
+            if self._kept[name] is not None:
+                return self._kept[name]
         return None
 
+    def entries(self, collection: str, vector: str, *members: str) -> Any:
+        """What a relation or vector member holds; `members` of what it holds, if any."""
+        branch = self.file.branch(collection, vector)
+        return self.first(*(f"{branch}.{member}" for member in members)) if members else self.first(branch)
 
-def spread(first: Rows, length: Rows) -> Rows:
-    """first[0], first[0] + 1, ... `length[0]` times, then first[1], ..."""
-    start = np.repeat(first - (np.cumsum(length) - length), length)
-    return start + np.arange(len(start))
+    def objects(self, names: Sequence[str | None], member: str) -> Objects | None:
+        """The objects of those collections that are in the file, if any are; `member` is one that all of them have."""
+        present = [name for name in names if name in self.file.collections]
+        return Objects(self, present, member) if present else None
 
 
-def infer_ids(block: PodioBlock, wanted: Sequence[tuple[References | None, Objects]]) -> dict[str, int]:
+class References(NamedTuple):
+    """Who refers to which object: `owner` is a row, the object is named by event, collection and place in it."""
+
+    owner: Rows
+    event: Rows
+    place: Rows
+    collection_id: Rows
+
+
+class Objects:
+    """Objects of one kind, event by event and in there collection by collection; columns are flat over all of them."""
+
+    def __init__(self, block: PodioBlock, names: Sequence[str], member: str) -> None:
+        self.block, self.names = block, names
+        for name in names:
+            self._require(block.first(f"{name}.{member}"), name, member)
+        #: [event, collection]
+        self.counts_of = np.stack([counts(block.first(f"{name}.{member}")) for name in names], axis=1)
+        sizes = self.counts_of.ravel()
+        self._first_of = (np.cumsum(sizes) - sizes).reshape(self.counts_of.shape)
+        event, source = np.indices(self.counts_of.shape)
+        #: Of every row.
+        self.event: Rows = np.repeat(event.ravel(), sizes)
+        self.source: Rows = np.repeat(source.ravel(), sizes)
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+    def _require(self, found: Any, name: str, member: str) -> None:
+        if found is None:
+            raise InputFileError(
+                f"{self.block.file.path}: {name} has no {member}; is it what the profile takes it for, and is the file whole?"
+            )
+
+    def column(self, *members: str) -> Array | None:
+        """The first of these members that is there, of all objects; None if not every collection has one."""
+        parts = [self.block.first(*(f"{name}.{member}" for member in members)) for name in self.names]
+        return None if any(part is None for part in parts) else flat(ak.concatenate(parts, axis=1))
+
+    def need(self, *members: str) -> Array:
+        """A member that EDM4hep objects of this kind always have."""
+        for name in self.names:
+            self._require(self.block.first(*(f"{name}.{member}" for member in members)), name, members[0])
+        column = self.column(*members)
+        assert column is not None, "required above"
+        return column
+
+    def table(self, members: Mapping[str, str | tuple[str, ...]]) -> dict[str, Array]:
+        """Members that are always there under other names; of several the first that is there."""
+        return {ours: self.need(*([given] if isinstance(given, str) else given)) for ours, given in members.items()}
+
+    def three(self, member: str) -> Array:
+        """The components of a vector."""
+        return np.stack([self.need(f"{member}.{axis}") for axis in "xyz"])
+
+    def lengths(self, vector: str) -> Array | None:
+        """How many entries every object has in a relation or vector member."""
+        begin, end = (self.column(f"{vector}_{edge}") for edge in ("begin", "end"))
+        return None if begin is None or end is None else end - begin
+
+    def held(self, vector: str, *members: str) -> tuple[Rows, Array] | None:
+        """Owner and value of every entry of a vector member, in the order of the owners."""
+        parts = []
+        for name in self.names:
+            begin, end = (self.block.first(f"{name}.{vector}_{edge}") for edge in ("begin", "end"))
+            entries = self.block.entries(name, vector, *members)
+            if begin is None or end is None or entries is None:
+                return None
+            start, length = flat(begin), flat(end) - flat(begin)
+            in_event, owners = counts(entries), counts(begin)
+            limit = np.repeat(in_event, owners)
+            wrong = (length < 0) | ((length > 0) & ((start < 0) | (start + length > limit)))
+            if np.any(wrong):  # entries outside of the event would be those of another one
+                at = int(np.argmax(wrong))
+                raise InputFileError(
+                    f"{self.block.file.path}: {name}.{vector} goes from {start[at]} to {start[at] + length[at]} in an event "
+                    f"that has {limit[at]}; the file is damaged"
+                )
+            first = np.repeat(np.cumsum(in_event) - in_event, owners) + start
+            parts.append(ak.unflatten(ak.unflatten(flat(entries)[spread(first, length)], length), owners))
+        lists = ak.flatten(ak.concatenate(parts, axis=1), axis=1)
+        return np.repeat(np.arange(len(lists)), counts(lists)), flat(lists)
+
+    def relation(self, vector: str) -> References | None:
+        """All objects that a one-to-many relation names."""
+        index, number = self.held(vector, "index"), self.held(vector, "collectionID")
+        if index is None or number is None:
+            return None
+        return References(index[0], self.event[index[0]], index[1], number[1])
+
+    def reference(self, *names: str) -> References | None:
+        """The one object that each of these names, under the first of the names that is there."""
+        for name in names:
+            pairs = [
+                [self.block.entries(part, name, member) for part in self.names] for member in ("index", "collectionID")
+            ]
+            whole = all(part is not None for pair in pairs for part in pair)
+            if whole and np.array_equal(np.stack([counts(part) for part in pairs[0]], axis=1), self.counts_of):
+                index, number = (flat(ak.concatenate(pair, axis=1)) for pair in pairs)
+                return References(np.arange(len(self)), self.event, index, number)
+        return None
+
+    def locate(self, references: References) -> Rows:
+        """Row of each object referred to; -1 where it is not one of these."""
+        row = np.full(len(references.place), -1, np.int64)
+        for number, name in enumerate(self.names):
+            mine = (references.place >= 0) & (references.place < self.counts_of[references.event, number])
+            if name in self.block.ids:
+                mine &= references.collection_id == self.block.ids[name]
+            row[mine] = self._first_of[references.event[mine], number] + references.place[mine]
+        return row
+
+
+def relation_of(objects: Objects | None, vector: str) -> References | None:
+    """All objects that a relation of these names, if there are these."""
+    return None if objects is None else objects.relation(vector)
+
+
+def infer_ids(wanted: Sequence[tuple[References | None, Objects | None]]) -> dict[str, int]:
     """Numbers of collections in a file that keeps no table of them, from what refers to them.
 
     A number belongs to the collection that has all the places it is used with, and the fewest others.
     """
     ids: dict[str, int] = {}
     for references, objects in wanted:
-        if references is None:
+        if references is None or objects is None:
             continue
-        for number in np.unique(references.collection_id[references.index >= 0]).tolist():
+        for number in np.unique(references.collection_id[references.place >= 0]).tolist():
             mine = references.collection_id == number
-            most = np.full(len(block.events), -1, np.int64)
-            np.maximum.at(most, references.event[mine], references.index[mine])
+            most = np.full(len(objects.counts_of), -1, np.int64)
+            np.maximum.at(most, references.event[mine], references.place[mine])
             spare = {
-                name: int((objects.counts_of[k] - most - 1).sum())
-                for k, name in enumerate(objects.names)
-                if name not in ids and np.all(most < objects.counts_of[k])
+                name: int((having - most - 1).sum())
+                for name, having in zip(objects.names, objects.counts_of.T, strict=True)
+                if name not in ids and np.all(most < having)
             }
             if spare:
                 ids[min(spare, key=lambda name: spare[name])] = number
     return ids
+
+
+def listed(names: Sequence[str], most: int = 40) -> str:
+    """Names for a message, cut where they get too many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "nothing") + more

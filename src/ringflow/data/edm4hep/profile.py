@@ -6,6 +6,7 @@ file, all others are taken where they are there. Lengths are mm, the field tesla
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -101,6 +102,13 @@ class Profile(Settings):
     truth: TruthSource | None = None
     candidates: str | None = None  # reconstructed particles, for example Pandora's
     ignored_columns: tuple[str, ...] | None = None  # of the schema, such as track_num_hits: filled with stand-ins
+
+    def of_collections(self, there: Collection[str]) -> Profile:
+        """The same for a file that has these collections: without what it has not, links aside."""
+        hits = tuple(source for source in self.hits or () if source.collection in there)
+        truth = self.truth if self.truth is not None and self.truth.particles in there else None
+        candidates = self.candidates if self.candidates in there else None
+        return self.model_copy(update={"hits": hits or None, "truth": truth, "candidates": candidates})
 
     @property
     def optional(self) -> tuple[str, ...]:

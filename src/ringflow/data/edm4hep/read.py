@@ -12,22 +12,21 @@ that a file carries but never filled are left out. Memory is that of one block.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.base.log import progress, say
+from ringflow.base.log import say
 from ringflow.base.provenance import collect
-from ringflow.data.edm4hep.convert import Converter, PartsPresent
-from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, infer_ids, listed
+from ringflow.data.edm4hep.convert import Conversion, has_times
+from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, counts, flat, infer_ids, listed
 from ringflow.data.edm4hep.profile import Profile, load_profile, profile_names
-from ringflow.data.manifest import EDM4HEP, Shard
-from ringflow.data.production import Production, already_made, begin
+from ringflow.data.manifest import EDM4HEP
+from ringflow.data.production import Request, ShardTask, produce
 from ringflow.data.read import Dataset
-from ringflow.data.write import ShardWriter, columns_of, shard_file
+from ringflow.data.write import columns_of, shard_file
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.schema import parquet_name
 
@@ -54,15 +53,14 @@ def open_edm4hep(path: Path, profile: str | None = None) -> Edm4hepFile:
     """A file, read with the profile that is named, or with the one of the package that fits, which is then said."""
     if profile is not None:
         return Edm4hepFile(path, load_profile(profile))
-    there = PodioFile(path)
-    known = [load_profile(name) for name in profile_names()]
-    lacking = {one.name: [name for name in one.required if not there.has(name)] for one in known}
-    fitting = [one for one in known if not lacking[one.name]]
+    there = PodioFile(path).collections
+    lacking = {one: [name for name in one.required if name not in there] for one in map(load_profile, profile_names())}
+    fitting = [one for one, missing in lacking.items() if not missing]
     if not fitting:
-        lacks = "; ".join(f"{name} lacks {listed(missing)}" for name, missing in lacking.items())
+        lacks = "; ".join(f"{one.name} lacks {listed(missing)}" for one, missing in lacking.items())
         raise InputFileError(
             f"no profile fits {path}: {lacks}. Write one that names its collections and give it with --profile FILE.toml. "
-            f"There: {listed(there.collections)}"
+            f"There: {listed(there)}"
         )
     most = max(len(one.required) for one in fitting)
     files, refused = [], []
@@ -92,62 +90,64 @@ class Edm4hepFile:
     """An EDM4hep file in any of podio's layouts, read with the profile of its detector."""
 
     def __init__(self, path: Path, profile: Profile) -> None:
-        self.path = path
-        self.profile = profile
+        self.path, self.profile = path, profile
         self._file = PodioFile(path)
-        self.layout = self._file.layout
-        self.num_events = self._file.num_events
+        self.layout, self.num_events = self._file.layout, self._file.num_events
         self._require_collections()
         if self.num_events == 0:
             raise InputFileError(f"{path} has no events; give a file that has some")
-        look_at = range(min(_LOOK_AT, self.num_events))
-        self._parts = PartsPresent.of(self._file, profile, look_at)
-        self._ids = self._file.ids or self._infer_ids()
+        self._present = profile.of_collections(self._file.collections)
+        self._ids = self._file.ids
+        if not self._ids:
+            block = PodioBlock(self._file, range(min(10 * _LOOK_AT, self.num_events)), {})
+            self._ids = infer_ids(Conversion(block, self._present).references())
         self.event_numbers = self._event_numbers()
+        self._left_out = set(profile.ignored_columns or ())
+        look_at = range(min(_LOOK_AT, self.num_events))
+        if not has_times(PodioBlock(self._file, look_at, self._ids), self._present.tracks):
+            self._left_out.add("track_time")
         first = self._convert(look_at)
-        self._unfilled = _never_filled(first)
-        self._left_out = {parquet_name(*column) for column in self._unfilled} | set(profile.ignored_columns or ())
+        unfilled = _never_filled(first)
+        self._left_out |= unfilled
         #: Whether tracks have the momentum of the particles made of them; None if the file does not tell.
         self.same_pt = self._verify_field(first)
-        self.columns = columns_of(self._without_left_out(first))
-        self.notes = self._find_notes()
-
-    @property
-    def has_truth(self) -> bool:
-        """Whether there are targets to compare a reconstruction with."""
-        return "target" in self.columns or "hit_target" in self.columns
+        self.columns = columns_of(self._kept(first))
+        #: Whether there are targets to compare a reconstruction with.
+        self.has_truth = "target" in self.columns or "hit_target" in self.columns
+        self.notes = tuple(self._find_notes(unfilled))
 
     def events(self, start: int = 0, stop: int | None = None, block_events: int = 250) -> Iterator[EventBlock]:
         """Events `start` to `stop`, counted in the file, in blocks of at most `block_events`."""
         last = self.num_events if stop is None else min(stop, self.num_events)
         for first in range(start, last, block_events):
-            block = self._without_left_out(self._convert(range(first, min(first + block_events, last))))
+            block = self._kept(self._convert(range(first, min(first + block_events, last))))
             self._require_finite(block)
             yield block
 
     def _convert(self, events: range) -> EventBlock:
         block = PodioBlock(self._file, events, self._ids)
-        collections = Converter(block, self.profile, self._parts).collections()
-        return EventBlock(self.event_numbers[events.start : events.stop], collections)
+        numbers = self.event_numbers[events.start : events.stop]
+        return EventBlock(numbers, Conversion(block, self._present).collections())
 
-    def _without_left_out(self, block: EventBlock) -> EventBlock:
-        kept = {
-            name: {c: values for c, values in part.columns.items() if parquet_name(name, c) not in self._left_out}
-            for name, part in block.collections.items()
-        }
-        return EventBlock(block.event_number, {name: Collection(block[name].counts, kept[name]) for name in kept})
+    def _kept(self, block: EventBlock) -> EventBlock:
+        parts = {}
+        for name, part in block.collections.items():
+            kept = {c: values for c, values in part.columns.items() if parquet_name(name, c) not in self._left_out}
+            parts[name] = Collection(part.counts, kept)
+        return EventBlock(block.event_number, parts)
 
     def _require_collections(self) -> None:
+        there = self._file.collections
         wanted = self.profile.required or ((self.profile.candidates,) if self.profile.candidates else ())
-        missing = [name for name in wanted if not self._file.has(name)]
+        missing = [name for name in wanted if name not in there]
         if not missing:
             return
         others = (name for name in profile_names() if name != self.profile.name)
-        fitting = [name for name in others if all(map(self._file.has, load_profile(name).required))]
+        fitting = [name for name in others if set(load_profile(name).required) <= set(there)]
         hint = f"the profile {fitting[0]!r} would fit" if fitting else "write a profile that names its collections"
         raise InputFileError(
             f"{self.path} has no collection {missing[0]!r}, which the profile {self.profile.name!r} needs; {hint}. "
-            f"There: {listed(self._file.collections)}"
+            f"There: {listed(there)}"
         )
 
     def _verify_field(self, block: EventBlock) -> bool | None:
@@ -158,9 +158,8 @@ class Edm4hepFile:
         on_track = np.flatnonzero(candidates["track"] >= 0)
         if not len(on_track):
             return None
-        event = np.repeat(np.arange(len(block)), candidates.counts)[on_track]
-        pt = tracks["pt"][tracks.offsets[event] + candidates["track"][on_track]]
-        ratio = float(np.median(np.hypot(candidates["px"], candidates["py"])[on_track] / pt))
+        row = np.repeat(tracks.offsets[:-1], candidates.counts)[on_track] + candidates["track"][on_track]
+        ratio = float(np.median(np.hypot(candidates["px"], candidates["py"])[on_track] / tracks["pt"][row]))
         same = _SAME_PT[0] < ratio < _SAME_PT[1]
         if not same and len(on_track) >= _ENOUGH_TRACKS:
             raise _OtherDetectorError(
@@ -172,52 +171,71 @@ class Edm4hepFile:
     def _require_finite(self, block: EventBlock) -> None:
         for name, part in block.collections.items():
             for column, values in part.columns.items():
-                if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
-                    wrong = int(np.argmin(np.isfinite(values)))
+                if not (finite := np.isfinite(values)).all():
+                    wrong = int(np.argmin(finite))
                     event = np.repeat(block.event_number, part.counts)[wrong]
                     raise InputFileError(
                         f"{self.path}: {name} {column} is {values[wrong]} in event {event}; repair the file or leave the "
                         "event out"
                     )
 
-    def _infer_ids(self) -> dict[str, int]:
-        block = PodioBlock(self._file, range(min(10 * _LOOK_AT, self.num_events)), {})
-        return infer_ids(block, Converter(block, self.profile, self._parts).references())
-
     def _event_numbers(self) -> npt.NDArray[np.int64]:
         """Numbers of the header where they rise, as datasets need it; else places in the file."""
-        everything = range(self.num_events)
-        header = self.profile.event_header
-        column = self._file.column(everything, header, "eventNumber") if header else None
-        if column is not None and np.all(column.counts == 1):
-            numbers = column.values.astype(np.int64)
+        lists = self._file.read(range(self.num_events), f"{self.profile.event_header}.eventNumber")
+        if lists is not None and np.all(counts(lists) == 1):
+            numbers = flat(lists)
             if numbers[0] >= 0 and np.all(np.diff(numbers) > 0):
                 return numbers
         return np.arange(self.num_events, dtype=np.int64)
 
-    def _find_notes(self) -> tuple[str, ...]:
-        notes = []
+    def _find_notes(self, unfilled: set[str]) -> Iterator[str]:
+        name, there = self.path.name, self._file.collections
         if self.profile.truth is not None and not self.has_truth:
-            named = [name for name in self.profile.truth.collections if not self._file.has(name)]
-            lacking = f"it has no {named[0]!r}" if named else "its links lead nowhere"
-            notes.append(f"{self.path.name} tells no truth to compare with: {lacking}")
-        if lacking_parts := [name for name in self.profile.optional if not self._file.has(name)]:
-            notes.append(f"{self.path.name} lacks {listed(lacking_parts)}; read without")
-        if self._unfilled:
-            columns = listed(sorted(parquet_name(*column) for column in self._unfilled))
-            notes.append(f"{self.path.name} does not fill {columns}; read without")
-        return tuple(notes)
+            absent = [part for part in self.profile.truth.collections if part not in there]
+            lacking = f"it has no {absent[0]!r}" if absent else "its links lead nowhere"
+            yield f"{name} tells no truth to compare with: {lacking}"
+        if parts := [part for part in self.profile.optional if part not in there]:
+            yield f"{name} lacks {listed(parts)}; read without"
+        if unfilled:
+            yield f"{name} does not fill {listed(sorted(unfilled))}; read without"
 
 
-def _never_filled(block: EventBlock) -> frozenset[tuple[str, str]]:
-    unfilled: set[tuple[str, str]] = set()
+def _never_filled(block: EventBlock) -> set[str]:
+    unfilled: set[str] = set()
     for name, group in _FILLED:
-        if name not in block or not len(block[name]):
-            continue
-        present = [column for column in group if column in block[name].columns]
-        if not any(np.any(block[name][column]) for column in present):
-            unfilled.update((name, column) for column in present)
-    return frozenset(unfilled)
+        present = [column for column in group if name in block and column in block[name].columns]
+        if present and len(block[name]) and not any(np.any(block[name][column]) for column in present):
+            unfilled.update(parquet_name(name, column) for column in present)
+    return unfilled
+
+
+class _Pieces:
+    """Events of files, one piece per shard; numbers of a file that would not rise go on from those of the one before."""
+
+    def __init__(self, files: Sequence[Edm4hepFile], events: int, events_per_shard: int) -> None:
+        self._pieces: list[tuple[Edm4hepFile, int, int, int]] = []
+        next_number = 0
+        for file in files:
+            last = min(events, file.num_events)
+            shift = max(next_number - int(file.event_numbers[0]), 0)
+            for start in range(0, last, events_per_shard):
+                self._pieces.append((file, start, min(start + events_per_shard, last), shift))
+            events -= last
+            next_number = int(file.event_numbers[-1]) + shift + 1
+
+    def tasks(self) -> list[ShardTask]:
+        """The shards."""
+        sizes = [stop - start for _, start, stop, _ in self._pieces]
+        return [ShardTask(shard_file(index), ((index, 0, size),)) for index, size in enumerate(sizes)]
+
+    def block(self, index: int) -> EventBlock:
+        """A piece."""
+        file, start, stop, shift = self._pieces[index]
+        (block,) = file.events(start, stop, stop - start)
+        return EventBlock(block.event_number + shift, block.collections)
+
+    def close(self) -> None:
+        """Nothing has to be given back."""
 
 
 def convert_edm4hep(
@@ -255,50 +273,13 @@ def convert_edm4hep(
         "production": {"events": events or there, "events_per_shard": events_per_shard},
         "sample": sample,
     }
-    record = {"source": EDM4HEP, **collect(settings, {}, paths)}
-    if not overwrite and already_made(out, record):
-        say(f"{out} is already there, made of the same files")
-        return Dataset(out)
-    pieces = list(_pieces(files, events or there, events_per_shard))
-    with begin(out, record, overwrite=overwrite) as production, progress(events or there, "converting") as advance:
-        finished, shards = production.finished(), []
-        for index, piece in enumerate(pieces):
-            shard = finished.get(shard_file(index))
-            if shard is None or shard.num_events != piece.stop - piece.start:
-                shard = piece.write(production, index)
-            shards.append(shard)
-            advance(shard.num_events)
-        production.complete(detector=first.profile.detector, sample=sample, shards=shards)
+    pieces = _Pieces(files, events or there, events_per_shard)
+    request = Request(
+        tasks=pieces.tasks(),
+        record={"source": EDM4HEP, **collect(settings, {}, paths)},
+        detector=first.profile.detector,
+        sample=sample,
+        doing="converting",
+    )
+    produce(out, request, lambda: pieces, overwrite=overwrite)
     return Dataset(out)
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Events `start` to `stop` of a file, which make one shard; `shift` is added to their numbers."""
-
-    file: Edm4hepFile
-    start: int
-    stop: int
-    shift: int
-
-    def write(self, production: Production, index: int) -> Shard:
-        """Make the shard, and count it as finished."""
-        with ShardWriter(production.folder / shard_file(index), temporary_folder=production.workshop) as writer:
-            for block in self.file.events(self.start, self.stop, self.stop - self.start):
-                writer.append(EventBlock(block.event_number + self.shift, block.collections))
-            shard = writer.finish()
-        production.keep(shard)
-        return shard
-
-
-def _pieces(files: Sequence[Edm4hepFile], events: int, events_per_shard: int) -> Iterator[_Piece]:
-    next_number = 0
-    for file in files:
-        last = min(events, file.num_events)
-        shift = max(next_number - int(file.event_numbers[0]), 0)
-        for start in range(0, last, events_per_shard):
-            yield _Piece(file, start, min(start + events_per_shard, last), shift)
-        events -= last
-        if not events:
-            return
-        next_number = int(file.event_numbers[-1]) + shift + 1

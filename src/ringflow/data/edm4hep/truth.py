@@ -6,13 +6,13 @@ and decayed before the calorimeter stands for its products, as in the simulation
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, References, Rows, spread
+from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, References, Rows, relation_of, spread
 from ringflow.data.edm4hep.profile import Profile, TruthSource
 from ringflow.event.particles import label_of, lookup
 
@@ -23,10 +23,21 @@ _OVERLAY_BIT = 23  # of the simulator status
 _SHORT_LIVED = 1000.0  # mm, c tau; pions, kaons, muons, neutrons and K0L live longer
 _NO_CHARGE = 8  # charges beyond are not charges: some files mark unknown ones so
 _LONGEST_CHAIN = 200
+_PARTICLE = {
+    "pdg": "PDG",
+    "px": "momentum.x",
+    "py": "momentum.y",
+    "pz": "momentum.z",
+    "mass": "mass",
+    "charge": "charge",
+    "x": "vertex.x",
+    "y": "vertex.y",
+    "z": "vertex.z",
+    "time": "time",
+}
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(NamedTuple):
     """Who left how much where; rows of elements and of particles."""
 
     element: Rows
@@ -34,8 +45,7 @@ class Links:
     energy: npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Particles:
+class Particles(NamedTuple):
     """The particles of the truth: their columns, and which of them every particle of the file belongs to (-1: none)."""
 
     all: Objects
@@ -43,54 +53,38 @@ class Particles:
     columns: Columns
     belongs_to: Rows
 
-    def __len__(self) -> int:
-        return len(self.event)
 
-
-def read_particles(block: PodioBlock, source: TruthSource, profile: Profile) -> Particles:
+def read_particles(everything: Objects, source: TruthSource, profile: Profile) -> Particles:
     """Stable generator particles, neutrinos included."""
-    everything = block.objects([source.particles], "PDG")
-    pdg = block.need(everything, "PDG").astype(np.int64)
-    parent = _first_parent(block, everything)
-    is_true = _final_state(block, everything, pdg, parent, profile)
+    pdg, parent = everything.need("PDG"), first_of(everything.relation("parents"), everything, len(everything))
+    is_true = _final_state(everything, pdg, parent, profile)
     rows = np.flatnonzero(is_true)
     number = np.full(len(pdg), -1, np.int64)
     number[rows] = np.arange(len(rows))
-    px, py, pz = (part[rows] for part in block.three(everything, "momentum"))
-    x, y, z = (part[rows] for part in block.three(everything, "vertex"))
-    mass = block.need(everything, "mass").astype(np.float64)[rows]
-    charge = block.need(everything, "charge").astype(np.float64)[rows]
-    charge = np.where(np.abs(charge) > _NO_CHARGE, lookup(pdg[rows], "charge"), charge)
-    status = block.column(everything, "simulatorStatus")
-    overlaid = np.zeros(len(rows)) if status is None else (status[rows].astype(np.int64) >> _OVERLAY_BIT) & 1
-    columns: Columns = {
-        "pdg": pdg[rows],
-        "px": px,
-        "py": py,
-        "pz": pz,
-        "energy": np.sqrt(px**2 + py**2 + pz**2 + np.clip(mass, 0.0, None) ** 2),
-        "charge": np.rint(charge),
-        "x": x,
-        "y": y,
-        "z": z,
-        "time": block.need(everything, "time").astype(np.float64)[rows] * (source.time_unit or 1.0),
-        "interaction": overlaid,
-    }
+    columns = {name: values[rows] for name, values in everything.table(_PARTICLE).items()}
+    px, py, pz, charge = (columns[name] for name in ("px", "py", "pz", "charge"))
+    columns["energy"] = np.sqrt(px**2 + py**2 + pz**2 + np.clip(columns.pop("mass"), 0.0, None) ** 2)
+    columns["charge"] = np.rint(np.where(np.abs(charge) > _NO_CHARGE, lookup(columns["pdg"], "charge"), charge))
+    columns["time"] = columns["time"] * (source.time_unit or 1.0)
+    status = everything.column("simulatorStatus")
+    columns["interaction"] = np.zeros(len(rows)) if status is None else (status[rows] >> _OVERLAY_BIT) & 1
     return Particles(everything, everything.event[rows], columns, number[_ancestor(is_true, parent)])
 
 
-def _first_parent(block: PodioBlock, particles: Objects) -> Rows:
-    parent = np.full(len(particles), -1, np.int64)
-    if (references := block.relation(particles, "parents")) is not None and len(references.owner):
-        owner, first = np.unique(references.owner, return_index=True)
-        parent[owner] = particles.locate(references)[first]
-    return parent
+def first_of(references: References | None, objects: Objects, owners: int) -> Rows:
+    """The first of these objects that each owner refers to, -1 for none."""
+    first = np.full(owners, -1, np.int64)
+    if references is not None:
+        row = objects.locate(references)
+        owner, place = np.unique(references.owner[row >= 0], return_index=True)
+        first[owner] = row[row >= 0][place]
+    return first
 
 
-def _final_state(block: PodioBlock, particles: Objects, pdg: Rows, parent: Rows, profile: Profile) -> Array:
+def _final_state(particles: Objects, pdg: Rows, parent: Rows, profile: Profile) -> Array:
     """Which particles are the truth: stable ones, or the products of those that decayed on the way."""
-    is_true: Array = np.asarray(block.need(particles, "generatorStatus") == _STABLE)
-    x, y, z = block.three(particles, "endpoint")
+    is_true: Array = np.asarray(particles.need("generatorStatus") == _STABLE)
+    x, y, z = particles.three("endpoint")
     has_products = np.zeros(len(pdg), bool)
     has_products[parent[parent >= 0]] = True
     decays = has_products & (lookup(pdg, "ctau") < _SHORT_LIVED)
@@ -114,31 +108,30 @@ def _ancestor(is_true: Array, parent: Rows) -> Rows:
     return row
 
 
-def _read_links(block: PodioBlock, names: Iterable[str | None]) -> tuple[Array, References, References] | None:
+def read_links(block: PodioBlock, names: Sequence[str | None]) -> tuple[Array, References, References] | None:
     """Weight and both ends of the links of those collections that the file has."""
-    present = [name for name in names if name is not None and block.file.has(name)]
-    if not present:
+    links = block.objects(names, "weight")
+    if links is None:
         return None
-    links = block.objects(present, "weight")
-    start, end = block.reference(links, "from", "rec"), block.reference(links, "to", "sim")
-    return None if start is None or end is None else (block.need(links, "weight").astype(np.float64), start, end)
+    start, end = links.reference("from", "rec"), links.reference("to", "sim")
+    return None if start is None or end is None else (links.need("weight"), start, end)
 
 
 def linked(
     block: PodioBlock, collection: str | None, elements: Objects, particles: Particles, energy: Array
 ) -> Links | None:
     """Links from elements to particles, in whichever direction the file stores them."""
-    found = _read_links(block, [collection])
+    found = read_links(block, [collection])
     if found is None:
         return None
     weight, start, end = found
     element, particle = elements.locate(start), particles.all.locate(end)
     if len(weight) and not np.any((element >= 0) & (particle >= 0)):
         element, particle = elements.locate(end), particles.all.locate(start)
-    return shared(element, particle, weight, particles, energy)
+    return _shared(element, particle, weight, particles, energy)
 
 
-def shared(element: Rows, particle: Rows, weight: Array, particles: Particles, energy: Array) -> Links:
+def _shared(element: Rows, particle: Rows, weight: Array, particles: Particles, energy: Array) -> Links:
     """The energy of each element, divided among the particles linked to it by weight; by their energy if no link weighs."""
     truth = np.where(particle >= 0, particles.belongs_to[particle], -1) if len(particle) else particle
     good = (element >= 0) & (truth >= 0)
@@ -150,9 +143,10 @@ def shared(element: Rows, particle: Rows, weight: Array, particles: Particles, e
 
 def _merge(element: Rows, truth: Rows, weight: Array, particles: Particles, energy: Array) -> Links:
     """One link per pair, with the energy of the element in proportion to the weights."""
-    key, pair = np.unique(element * max(len(particles), 1) + truth, return_inverse=True)
+    size = max(len(particles.event), 1)
+    key, pair = np.unique(element * size + truth, return_inverse=True)
     weight = np.bincount(pair, weight, minlength=len(key)) if len(key) else np.zeros(0)
-    element, truth = key // max(len(particles), 1), key % max(len(particles), 1)
+    element, truth = key // size, key % size
     total = np.bincount(element, weight, minlength=len(energy))[element]
     share = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0.0)
     return Links(element, truth, share * energy[element])
@@ -162,13 +156,12 @@ def through_simulated_hits(
     block: PodioBlock, source: TruthSource, hits: Objects, particles: Particles, energy: Array
 ) -> Links | None:
     """Links of hits by way of the simulated hits they were made of, and the contributions to those."""
-    names = [name for name in source.simulated_hits or () if block.file.has(name)]
-    parts = [name for name in source.contributions or () if block.file.has(name)]
-    found = _read_links(block, source.simulated_hit_links or ())
-    if not (names and parts) or found is None:
+    simulated = block.objects(source.simulated_hits or (), "energy")
+    contributions = block.objects(source.contributions or (), "energy")
+    found = read_links(block, source.simulated_hit_links or ())
+    if simulated is None or contributions is None or found is None:
         return None
-    simulated, contributions = block.objects(names, "energy"), block.objects(parts, "energy")
-    held, who = block.relation(simulated, "contributions"), block.reference(contributions, "particle")
+    held, who = simulated.relation("contributions"), contributions.reference("particle")
     if held is None or who is None:
         return None
     hit_of = np.full(len(simulated), -1, np.int64)
@@ -179,11 +172,10 @@ def through_simulated_hits(
     good = contribution >= 0
     element, contribution = hit_of[held.owner[good]], contribution[good]
     particle = particles.all.locate(who)[contribution]
-    return shared(element, particle, block.need(contributions, "energy")[contribution], particles, energy)
+    return _shared(element, particle, contributions.need("energy")[contribution], particles, energy)
 
 
 def through_candidates(
-    block: PodioBlock,
     collection: str | None,
     candidates: Objects | None,
     relation: str,
@@ -192,9 +184,8 @@ def through_candidates(
     energy: Array,
 ) -> Links | None:
     """Links of the tracks or clusters of reconstructed particles, for files that link these only."""
-    held = block.relation(candidates, relation) if candidates is not None else None
-    found = _read_links(block, [collection])
-    if candidates is None or held is None or found is None:
+    held = relation_of(candidates, relation)
+    if candidates is None or held is None or (found := read_links(candidates.block, [collection])) is None:
         return None
     weight, start, end = found
     candidate, particle = candidates.locate(start), particles.all.locate(end)
@@ -202,54 +193,41 @@ def through_candidates(
     first, last = (np.searchsorted(candidate[order], held.owner, side=side) for side in ("left", "right"))
     link = order[spread(first, last - first)]
     element = np.repeat(elements.locate(held), last - first)
-    return shared(element, particle[link], weight[link], particles, energy)
+    return _shared(element, particle[link], weight[link], particles, energy)
 
 
 def of_clusters(hit_links: Links, cluster_of: Rows, num_clusters: int, particles: Particles) -> Links:
     """What each particle left in each cluster, from what it left in the hits."""
-    cluster = cluster_of[hit_links.element]
-    inside = cluster >= 0
-    energy = np.bincount(cluster[inside], hit_links.energy[inside], minlength=num_clusters)
-    return _merge(cluster[inside], hit_links.particle[inside], hit_links.energy[inside], particles, energy)
-
-
-def particles_of_tracks(links: Links, num_tracks: int) -> Rows:
-    """The particle that weighs most for each track, -1 without a link."""
-    particle = np.full(num_tracks, -1, np.int64)
-    order = np.argsort(links.energy, kind="stable")
-    particle[links.element[order]] = links.particle[order]
-    return particle
+    inside = cluster_of[hit_links.element] >= 0
+    cluster, left = cluster_of[hit_links.element][inside], hit_links.energy[inside]
+    energy = np.bincount(cluster, left, minlength=num_clusters)
+    return _merge(cluster, hit_links.particle[inside], left, particles, energy)
 
 
 def targets(
     links: Links, num_elements: int, particles: Particles, track_particle: Rows, quality: Array, element: str
-) -> tuple[Columns, Columns, Rows]:
-    """Columns of the target collection, those it adds to the particles, and the event of each target; rows as indices."""
+) -> tuple[Rows, Columns, Columns]:
+    """The event of each target, the columns of the target collection, and those that particles get; rows as indices."""
     import torch
 
     from ringflow.elements.truth import TruthInput, assign_targets
 
-    tracks = np.flatnonzero(track_particle >= 0)
-    momentum = np.stack([particles.columns[name] for name in ("px", "py", "pz", "energy")], axis=1)
+    tracks, of = np.flatnonzero(track_particle >= 0), particles.columns
+    momentum = np.stack([of[name] for name in ("px", "py", "pz", "energy")], axis=1)
     made = assign_targets(
         TruthInput(
-            label=torch.from_numpy(label_of(particles.columns["pdg"]).astype(np.int64)),
-            charge=torch.from_numpy(particles.columns["charge"]),
-            momentum=torch.from_numpy(momentum.astype(np.float64)),
+            label=torch.from_numpy(label_of(of["pdg"]).astype(np.int64)),
+            charge=torch.from_numpy(of["charge"]),
+            momentum=torch.from_numpy(momentum),
             track_particle=torch.from_numpy(track_particle[tracks]),
-            track_quality=torch.from_numpy(quality[tracks].astype(np.float64)),
-            link_element=torch.from_numpy(links.element),
-            link_particle=torch.from_numpy(links.particle),
-            link_energy=torch.from_numpy(links.energy),
+            track_quality=torch.from_numpy(quality[tracks]),
+            **{f"link_{name}": torch.from_numpy(values) for name, values in links._asdict().items()},
             num_elements=num_elements,
         )
     )
     columns: Columns = {name: column.numpy() for name, column in made.columns(element).items()}
     if len(tracks):
         columns["track"] = np.where(columns["track"] >= 0, tracks[columns["track"]], -1)
-    of_particles = {
-        "label": made.particle_label.numpy(),
-        "calo_energy": made.particle_energy.numpy(),
-        "target": made.target_of.numpy(),
-    }
-    return columns, of_particles, particles.event[made.owner.numpy()]
+    name = "target" if element == "cluster" else "hit_target"
+    of_particles = {"label": made.particle_label, "calo_energy": made.particle_energy, name: made.target_of}
+    return particles.event[made.owner.numpy()], columns, {name: part.numpy() for name, part in of_particles.items()}

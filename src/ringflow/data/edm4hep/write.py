@@ -24,15 +24,25 @@ from ringflow.base.rundir import atomic_path
 from ringflow.data.edm4hep.convert import AT_CALORIMETER, AT_INTERACTION_POINT, BENDING
 from ringflow.data.edm4hep.podio import Array, collection_id
 from ringflow.event.block import Collection, EventBlock
-from ringflow.event.particles import CHARGED_HADRON, ELECTRON, FORWARD_ELECTROMAGNETIC, MUON, NEUTRAL_HADRON, PHOTON
+from ringflow.event.particles import CHARGED_HADRON, ELECTRON, FORWARD_ELECTROMAGNETIC, MUON, PHOTON
 
 CANDIDATES, TRACKS, CLUSTERS = "RingflowPFOs", "RingflowTracks", "RingflowClusters"
 #: Calorimeters in the order of the clusters' subdetectorEnergies.
 SUBDETECTORS = ("ecal", "hcal", "muon")
 _RECORD_KEY = "ringflow_candidates"
+#: Members that are not single-precision numbers, beside those that count entries.
+_TYPES = {
+    **dict.fromkeys(("PDG", "type", "ndf", "Nholes", "location", "index"), np.int32),
+    **dict.fromkeys(("runNumber", "collectionID"), np.uint32),
+    "eventNumber": np.uint64,
+    "timeStamp": np.uint64,
+    "weight": np.float64,
+}
 
 Columns = dict[str, Array]
 Branches = dict[str, Any]  # awkward arrays, as uproot takes them
+#: What a relation or vector member holds: entries per object, and their members, or numbers alone.
+Held = tuple[Array, Columns | Array]
 
 
 def write_edm4hep(
@@ -51,12 +61,11 @@ def write_edm4hep(
     events = 0
     with atomic_path(path) as temporary:
         with uproot.recreate(temporary) as file:
-            tree = None
             for block in blocks:
                 if not len(block):
                     continue
                 branches = _branches(block, field, candidates)
-                if tree is None:
+                if not events:
                     kinds = {name: array.type.content for name, array in branches.items()}
                     tree = file.mktree("events", kinds, counter_name="n{}".format, field_name="{}.{}".format)
                 tree.extend(branches)
@@ -80,14 +89,9 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def _branches(block: EventBlock, field: float, candidates: str) -> Branches:
-    size = len(block)
-    header: Columns = {
-        "eventNumber": block.event_number.astype(np.uint64),
-        "runNumber": np.zeros(size, np.uint32),
-        "timeStamp": np.zeros(size, np.uint64),
-        "weight": np.ones(size),
-    }
-    branches = {"EventHeader": _lists(np.ones(size, np.int64), header)}
+    zero = np.zeros(len(block))
+    header = {"eventNumber": block.event_number, "runNumber": zero, "timeStamp": zero, "weight": zero + 1}
+    branches = {"EventHeader": _lists(np.ones(len(block), np.int64), header)}
     branches |= _candidates(block["candidate"], candidates)
     if "track" in block:
         branches |= _tracks(block["track"], field)
@@ -98,36 +102,37 @@ def _branches(block: EventBlock, field: float, candidates: str) -> Branches:
 
 def _candidates(part: Collection, name: str) -> Branches:
     px, py, pz, energy = (part[column].astype(np.float64) for column in ("px", "py", "pz", "energy"))
-    columns: Columns = {
+    members = {
         "PDG": _pdg(part),
-        "energy": _single(energy),
-        **{f"momentum.{axis}": _single(value) for axis, value in zip("xyz", (px, py, pz), strict=True)},
-        **_zeros(part, *(f"referencePoint.{axis}" for axis in "xyz")),
-        "charge": _single(part["charge"]),
-        "mass": _single(np.sqrt(np.clip(energy**2 - px**2 - py**2 - pz**2, 0.0, None))),
+        "energy": energy,
+        "momentum.x": px,
+        "momentum.y": py,
+        "momentum.z": pz,
+        **_zeros(part, "referencePoint.x", "referencePoint.y", "referencePoint.z"),
+        "charge": part["charge"],
+        "mass": np.sqrt(np.clip(energy**2 - px**2 - py**2 - pz**2, 0.0, None)),
         **_zeros(part, "goodnessOfPID"),
     }
-    held = {}
-    for relation, column, target in (("clusters", "cluster", CLUSTERS), ("tracks", "track", TRACKS)):
-        index = part.columns.get(column, np.full(len(part), -1))
-        columns |= _range(relation, part, (index >= 0).astype(np.int64))
-        held[f"_{name}_{relation}"] = _references(_per_event(part, index >= 0), index[index >= 0], target)
-    columns |= _range("particles", part)
-    return {name: _lists(part.counts, columns), **held, f"_{name}_particles": _no_references(part, name)}
+    nothing = np.full(len(part), -1)
+    held = {
+        "clusters": _references(part.columns.get("cluster", nothing), CLUSTERS),
+        "tracks": _references(part.columns.get("track", nothing), TRACKS),
+        "particles": _references(nothing, name),
+    }
+    return _collection(name, part, members, held)
 
 
 def _tracks(part: Collection, field: float) -> Branches:
-    size = len(part)
     has_face = {"reaches_calo", "calo_x", "calo_dx"} <= set(part.columns)
-    reaches = part["reaches_calo"] > 0 if has_face else np.zeros(size, bool)
+    reaches = part["reaches_calo"] > 0 if has_face else np.zeros(len(part), bool)
     states = 1 + reaches.astype(np.int64)
     at_face = np.zeros(int(states.sum()), bool)
     at_face[np.cumsum(states)[reaches] - 1] = True
-    of = np.repeat(np.arange(size), states)
+    of = np.repeat(np.arange(len(part)), states)
     face = of[at_face]
     omega = part["charge"] * BENDING * field / part["pt"].astype(np.float64)
-    values = {
-        "location": np.where(at_face, AT_CALORIMETER, AT_INTERACTION_POINT).astype(np.int32),
+    state = {
+        "location": np.where(at_face, AT_CALORIMETER, AT_INTERACTION_POINT),
         "D0": np.where(at_face, 0.0, -_column(part, "d0")[of]),
         "phi": part["phi"][of].astype(np.float64),
         "omega": omega[of],
@@ -138,84 +143,62 @@ def _tracks(part: Collection, field: float) -> Branches:
     }
     if len(face):
         dx, dy, dz = (part[f"calo_d{axis}"][face].astype(np.float64) for axis in "xyz")
-        values["phi"][at_face], values["tanLambda"][at_face] = np.arctan2(dy, dx), dz / np.hypot(dx, dy)
+        state["phi"][at_face], state["tanLambda"][at_face] = np.arctan2(dy, dx), dz / np.hypot(dx, dy)
         for axis in "xyz":
-            values[f"referencePoint.{axis}"][at_face] = part[f"calo_{axis}"][face]
-    columns: Columns = {
-        "type": np.zeros(size, np.int32),
-        "chi2": _single(_column(part, "chi2")),
-        "ndf": _column(part, "ndf").astype(np.int32),
-        "Nholes": np.zeros(size, np.int32),
-        **_range("trackStates", part, states),
-        **_range("trackerHits", part),
-        **_range("tracks", part),
-    }
-    stored = {name: value if value.dtype == np.int32 else _single(value) for name, value in values.items()}
-    return {
-        TRACKS: _lists(part.counts, columns),
-        f"_{TRACKS}_trackStates": _lists(_per_event(part, states), stored),
-        f"_{TRACKS}_trackerHits": _no_references(part, TRACKS),
-        f"_{TRACKS}_tracks": _no_references(part, TRACKS),
-    }
+            state[f"referencePoint.{axis}"][at_face] = part[f"calo_{axis}"][face]
+    members = {**_zeros(part, "type", "Nholes"), "chi2": _column(part, "chi2"), "ndf": _column(part, "ndf")}
+    none = _references(np.full(len(part), -1), TRACKS)
+    return _collection(TRACKS, part, members, {"trackStates": (states, state), "trackerHits": none, "tracks": none})
 
 
 def _clusters(part: Collection) -> Branches:
     parts = [part[f"{name}_energy"] for name in SUBDETECTORS if f"{name}_energy" in part.columns]
     energies = np.stack(parts, axis=1) if len(parts) == len(SUBDETECTORS) else np.zeros((len(part), 0))
+    members = {
+        "energy": part["energy"],
+        **{f"position.{axis}": part[axis] for axis in "xyz"},
+        **_zeros(part, "type", "energyError", "iTheta", "iPhi", "shapeParameters_begin", "shapeParameters_end"),
+    }
+    none = _references(np.full(len(part), -1), CLUSTERS)
     length = np.full(len(part), energies.shape[1], np.int64)
-    columns: Columns = {
-        "type": np.zeros(len(part), np.int32),
-        "energy": _single(part["energy"]),
-        **_zeros(part, "energyError"),
-        **{f"position.{axis}": _single(part[axis]) for axis in "xyz"},
-        **_zeros(part, "iTheta", "iPhi"),
-        **_range("shapeParameters", part),
-        **_range("subdetectorEnergies", part, length),
-        **_range("clusters", part),
-        **_range("hits", part),
-    }
-    return {
-        CLUSTERS: _lists(part.counts, columns),
-        f"_{CLUSTERS}_subdetectorEnergies": _lists(_per_event(part, length), _single(energies.ravel())),
-        f"_{CLUSTERS}_clusters": _no_references(part, CLUSTERS),
-        f"_{CLUSTERS}_hits": _no_references(part, CLUSTERS),
-    }
+    held = {"subdetectorEnergies": (length, energies.ravel()), "clusters": none, "hits": none}
+    return _collection(CLUSTERS, part, members, held)
 
 
 def _pdg(part: Collection) -> Array:
     """PDG number of a class: a charged pion for charged hadrons, a neutron for neutral ones, as Pandora has it."""
-    label, charge = part["label"].astype(np.int64), part["charge"].astype(np.int64)
-    side = np.where(charge < 0, -1, 1)
+    label, side = part["label"], np.where(part["charge"] < 0, -1, 1)
     pdg = np.where((label == PHOTON) | (label == FORWARD_ELECTROMAGNETIC), 22, 2112)
     for which, number in ((CHARGED_HADRON, 211), (ELECTRON, -11), (MUON, -13)):
         pdg = np.where(label == which, number * side, pdg)
-    return np.where(label == NEUTRAL_HADRON, 2112, pdg).astype(np.int32)
+    return pdg
+
+
+def _references(index: Array, collection: str) -> Held:
+    """The one object that each refers to, -1 for none."""
+    there = index >= 0
+    number = np.full(np.count_nonzero(there), collection_id(collection))
+    return there.astype(np.int64), {"index": index[there], "collectionID": number}
+
+
+def _collection(name: str, part: Collection, members: Columns, held: Mapping[str, Held]) -> Branches:
+    """Members, with where the entries of each object begin and end among those of its event, and the entries."""
+    branches = {}
+    for vector, (length, entries) in held.items():
+        end = np.cumsum(length)
+        before = np.concatenate([[0], end])[part.offsets]  # in earlier events
+        end = end - np.repeat(before[:-1], part.counts)
+        members |= {f"{vector}_begin": end - length, f"{vector}_end": end}
+        branches[f"_{name}_{vector}"] = _lists(np.diff(before), entries)
+    return {name: _lists(part.counts, members), **branches}
 
 
 def _lists(counts: Array, columns: Columns | Array) -> Any:
-    """Flat columns, or one, as lists per event."""
-    return ak.unflatten(ak.zip(columns, depth_limit=1) if isinstance(columns, dict) else columns, counts)
-
-
-def _range(name: str, part: Collection, length: Array | None = None) -> Columns:
-    """Where the entries of each object begin and end among those of its event; it has none unless they are counted."""
-    length = np.zeros(len(part), np.int64) if length is None else length
-    end = np.cumsum(length)
-    end = end - np.repeat(np.concatenate([[0], end])[part.offsets[:-1]], part.counts)
-    return {f"{name}_begin": (end - length).astype(np.uint32), f"{name}_end": end.astype(np.uint32)}
-
-
-def _references(counts: Array, index: Array, collection: str) -> Any:
-    number = np.full(len(index), collection_id(collection), np.uint32)
-    return _lists(counts, {"index": index.astype(np.int32), "collectionID": number})
-
-
-def _no_references(part: Collection, collection: str) -> Any:
-    return _references(0 * part.counts, np.zeros(0), collection)
-
-
-def _per_event(part: Collection, length: Array) -> Array:
-    return np.diff(np.concatenate([[0], np.cumsum(length)])[part.offsets])
+    """Flat columns, or one, as lists per event and in the types of EDM4hep."""
+    if not isinstance(columns, dict):
+        return ak.unflatten(columns.astype(np.float32), counts)
+    types = {name: np.uint32 if name.endswith(("_begin", "_end")) else _TYPES.get(name, np.float32) for name in columns}
+    return ak.unflatten(ak.zip({name: columns[name].astype(types[name]) for name in columns}, depth_limit=1), counts)
 
 
 def _column(part: Collection, name: str) -> Array:
@@ -223,8 +206,4 @@ def _column(part: Collection, name: str) -> Array:
 
 
 def _zeros(part: Collection, *names: str) -> Columns:
-    return {name: np.zeros(len(part), np.float32) for name in names}
-
-
-def _single(values: Array) -> Array:
-    return values.astype(np.float32)
+    return {name: np.zeros(len(part)) for name in names}
