@@ -12,8 +12,9 @@ some of the dataset's events only, for example one split, in the dataset's order
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +66,27 @@ def candidate_record(dataset: Dataset, reconstruction: str, provenance: Mapping[
 def write_candidate_file(path: Path, record: Mapping[str, Any], blocks: Iterable[EventBlock]) -> int:
     """The same with the record given: its keys are those of `candidate_record`, the hash empty if there is no dataset."""
     waiting = iter(blocks)
-    first = next(waiting, None)
-    columns = _with_errors(() if first is None else first[_COLLECTION].columns)
+    first = list(islice(waiting, 1))
+    columns = _with_errors(first[0][_COLLECTION].columns if first else ())
     schema = arrow_schema(columns)
     schema = schema.with_metadata({**schema.metadata, _METADATA_KEY: json.dumps(dict(record), allow_nan=False)})
     events = 0
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-        for block in chain(() if first is None else (first,), waiting):
-            part = block[_COLLECTION]
-            whole = EventBlock(block.event_number, {_COLLECTION: cast(_COLLECTION, part.counts, part.columns)})
-            writer.write_table(to_table(whole, columns).cast(schema), row_group_size=max(len(block), 1))
+        for block in chain(first, waiting):
+            writer.write_table(to_table(_typed(block), columns).cast(schema), row_group_size=max(len(block), 1))
             events += len(block)
     return events
 
 
-def _with_errors(present: Iterable[str]) -> Columns:
+def _with_errors(present: Container[str]) -> Columns:
     """The columns that every file has, and the uncertainties that are there."""
-    there = set(present)
-    errors = tuple(column.name for column in CANDIDATE_ERRORS if column.name in there)
+    errors = tuple(column.name for column in CANDIDATE_ERRORS if column.name in present)
     return {_COLLECTION: (*_COLUMNS[_COLLECTION], *errors)}
+
+
+def _typed(block: EventBlock) -> EventBlock:
+    part = block[_COLLECTION]
+    return EventBlock(block.event_number, {_COLLECTION: cast(_COLLECTION, part.counts, part.columns)})
 
 
 def read_candidates(path: Path, dataset: Dataset, split: str | None = None) -> Iterator[Collection]:
@@ -101,20 +104,26 @@ class CandidateFile:
         self.path = path
         if not path.is_file():
             raise InputFileError(f"no candidate file at {path}; give the file that a reconstruction wrote")
-        try:
+        with self._reading():
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-            record = (self._file.schema_arrow.metadata or {}).get(_METADATA_KEY)
-            missing = set(arrow_schema(_COLUMNS).names) - set(self._file.schema_arrow.names)
-            if record is None or missing:
+            schema = self._file.schema_arrow
+            record = (schema.metadata or {}).get(_METADATA_KEY)
+            if record is None or not set(arrow_schema(_COLUMNS).names) <= set(schema.names):
                 raise InputFileError(f"{path} is not a candidate file; give the file that a reconstruction wrote")
-            prefix = parquet_name(_COLLECTION, "")
-            self.columns = _with_errors(name.removeprefix(prefix) for name in self._file.schema_arrow.names)
+            self.columns = _with_errors([name.removeprefix(parquet_name(_COLLECTION, "")) for name in schema.names])
             self._numbers: Numbers = to_block(self._file.read([EVENT_NUMBER]), {}).event_number
-        except UNREADABLE as error:
-            raise _broken(path, error) from None
-        self.record: dict[str, Any] = json.loads(record)
+            self.record: dict[str, Any] = json.loads(record)
+        self._groups = self._file.metadata.num_row_groups
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in range(self._groups))])
         self._kept: tuple[range, EventBlock] | None = None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except UNREADABLE as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputFileError(f"{self.path} cannot be read as a candidate file ({reason}); make it again") from None
 
     @property
     def reconstruction(self) -> str:
@@ -143,9 +152,9 @@ class CandidateFile:
         rows = np.searchsorted(self._numbers, event_number)
         if not len(rows):
             return cast(_COLLECTION, np.zeros(0, np.int64), {name: np.zeros(0) for name in self.columns[_COLLECTION]})
-        groups = np.searchsorted(self._starts, rows[[0, -1]], side="right") - 1
-        block = self._read(range(groups[0], groups[1] + 1))
-        return keep_events(block, np.isin(np.arange(len(block)), rows - self._starts[groups[0]]))[_COLLECTION]
+        first, last = np.searchsorted(self._starts, rows[[0, -1]], side="right") - 1
+        block = self._read(range(first, last + 1))
+        return keep_events(block, np.isin(np.arange(len(block)), rows - self._starts[first]))[_COLLECTION]
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -155,26 +164,10 @@ class CandidateFile:
         for group in range(self._groups):
             yield self._read(range(group, group + 1))
 
-    @property
-    def _groups(self) -> int:
-        return int(self._file.metadata.num_row_groups)
-
     def _read(self, groups: range) -> EventBlock:
         """Some row groups; the last ones are kept, for blocks smaller than a row group."""
         if self._kept is None or self._kept[0] != groups:
-            try:
+            with self._reading():
                 table = self._file.read_row_groups(list(groups), use_threads=False)
-            except UNREADABLE as error:
-                raise _broken(self.path, error) from None
-            block = to_block(table, self.columns)
-            part = block[_COLLECTION]
-            self._kept = (
-                groups,
-                EventBlock(block.event_number, {_COLLECTION: cast(_COLLECTION, part.counts, part.columns)}),
-            )
+                self._kept = groups, _typed(to_block(table, self.columns))
         return self._kept[1]
-
-
-def _broken(path: Path, error: Exception) -> InputFileError:
-    reason = " ".join(str(error).split())[:200]
-    return InputFileError(f"{path} cannot be read as a candidate file ({reason}); make it again")

@@ -11,7 +11,6 @@ A column is asked for by its name on disk (`track_pt`), or all of a collection b
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError, UsageError
 from ringflow.base.rundir import atomic_path, write_errors
+from ringflow.base.words import did_you_mean
 from ringflow.data.manifest import PACKED_FOLDER, Columns, Manifest, Shard, manifest_hash, read_manifest
 from ringflow.data.write import EVENT_NUMBER, VERSION_KEY, arrow_schema, to_table
 from ringflow.event.block import Collection, EventBlock, concatenate
@@ -110,22 +110,18 @@ class PackedEvents:
 
     def __init__(self, file: Path, columns: Columns) -> None:
         self.columns = columns
-        mapped = pa.ipc.open_file(pa.memory_map(str(file)))
-        batches = (pa.Table.from_batches([mapped.get_batch(n)]) for n in range(mapped.num_record_batches))
-        self._blocks = [to_block(batch, columns) for batch in batches]
-        sizes = np.array([len(block) for block in self._blocks])
-        self._block = np.repeat(np.arange(len(sizes)), sizes)
-        self._place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self._rows: npt.NDArray[np.int64] = np.arange(sizes.sum())
+        self._table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+        self._rows: npt.NDArray[np.int64] = np.arange(len(self._table))
 
     @property
     def event_number(self) -> npt.NDArray[np.int64]:
         """Number of every event, in the order of access."""
-        return np.asarray(np.concatenate([block.event_number for block in self._blocks])[self._rows])
+        return np.asarray(_numbers(self._table[EVENT_NUMBER].combine_chunks())[self._rows])
 
     def counts(self, collection: str) -> npt.NDArray[np.int64]:
         """Objects per event, in the order of access: what a sampler needs to make batches of even size."""
-        return np.asarray(np.concatenate([block[collection].counts for block in self._blocks])[self._rows])
+        lists = self._table[parquet_name(collection, self.columns[collection][0])].chunks
+        return np.asarray(np.concatenate([np.diff(_numbers(part.offsets)) for part in lists])[self._rows])
 
     def select(self, mask: npt.NDArray[np.bool_]) -> PackedEvents:
         """The events under a mask."""
@@ -137,40 +133,30 @@ class PackedEvents:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> EventBlock:
-        row = self._rows[index]
-        place = int(self._place[row])
-        return self._blocks[int(self._block[row])].take(place, place + 1)
+        return to_block(self._table.slice(int(self._rows[index]), 1), self.columns)
 
 
 def select_columns(available: Columns, wanted: Sequence[str] | None) -> Columns:
     """The columns asked for by collection or by name on disk, in schema order; all of them for None."""
     if wanted is None:
         return available
-    chosen: dict[str, set[str]] = {}
+    schema = {name: tuple(column.name for column in columns) for name, columns in COLLECTIONS.items()}
+    present, known = (
+        {*columns, *(parquet_name(name, column) for name in columns for column in columns[name])}
+        for columns in (available, schema)
+    )
     for name in wanted:
-        collection, columns = _resolve(available, name)
-        chosen.setdefault(collection, set()).update(columns)
-    return {
-        collection: tuple(column for column in present if column in chosen[collection])
-        for collection, present in available.items()
-        if collection in chosen
+        if name not in known:
+            raise UsageError(
+                f"unknown column {name!r}; {did_you_mean(name, sorted(known)) or 'see the schema'}".strip()
+            )
+        if name not in present:
+            raise DatasetError(f"this dataset has no {name!r}; it has {', '.join(available)}")
+    chosen = {
+        name: tuple(column for column in columns if name in wanted or parquet_name(name, column) in wanted)
+        for name, columns in available.items()
     }
-
-
-def _resolve(available: Columns, name: str) -> tuple[str, tuple[str, ...]]:
-    if name in available:
-        return name, available[name]
-    for collection, columns in available.items():
-        for column in columns:
-            if parquet_name(collection, column) == name:
-                return collection, (column,)
-    known = set(COLLECTIONS) | {
-        parquet_name(c, column.name) for c, columns in COLLECTIONS.items() for column in columns
-    }
-    if name in known:
-        raise DatasetError(f"this dataset has no {name!r}; it has {', '.join(available)}")
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    raise UsageError(f"unknown column {name!r}" + (f"; did you mean {close[0]!r}?" if close else "; see the schema"))
+    return {name: columns for name, columns in chosen.items() if columns}
 
 
 def has_truth(dataset: Dataset) -> bool:
@@ -250,12 +236,6 @@ def to_awkward(block: EventBlock) -> Any:
     return ak.zip(fields, depth_limit=1)
 
 
-def stray_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Parquet files in the folder that the manifest does not name."""
-    known = {shard.file for shard in manifest.shards}
-    return sorted(path.name for path in folder.glob("*.parquet") if path.name not in known)
-
-
 def _verify_files(folder: Path, manifest: Manifest) -> None:
     for shard in manifest.shards:
         path = folder / shard.file
@@ -263,5 +243,5 @@ def _verify_files(folder: Path, manifest: Manifest) -> None:
             raise DatasetError(f"{path} is missing but in the manifest; put it back or make the dataset again")
         if (size := path.stat().st_size) != shard.bytes:
             raise DatasetError(f"{path} has {size} bytes, the manifest says {shard.bytes}; make the dataset again")
-    if strays := stray_files(folder, manifest):
-        raise DatasetError(f"{folder / strays[0]} is not in the manifest; move it out of the dataset")
+    if strays := {path.name for path in folder.glob("*.parquet")} - {shard.file for shard in manifest.shards}:
+        raise DatasetError(f"{folder / min(strays)} is not in the manifest; move it out of the dataset")

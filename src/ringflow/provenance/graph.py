@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ringflow.base.log import say
 from ringflow.base.words import flat
@@ -44,13 +44,6 @@ _SHOWN_PACKAGES = ("torch", "numpy", "pythia8mc")
 _SHOWN_SETTINGS = ("data", "seed", "model.backbone", "model.width", "model.layers", "length.events")
 
 
-class Edge(NamedTuple):
-    """What something was made of, and how: `reconstructed with`, `trained on`, `part of` ..."""
-
-    how: str
-    node: Node
-
-
 @dataclass
 class Node:
     """A thing on the way back."""
@@ -64,17 +57,14 @@ class Node:
     sha256: str | None = None
     #: What people should know about its state.
     note: str = ""
-    sources: list[Edge] = field(default_factory=list)
+    #: What it was made of, and how: `reconstructed with`, `trained on`, `part of` ...
+    sources: list[tuple[str, Node]] = field(default_factory=list)
 
     @property
     def id(self) -> str:
         """The same thing has the same one, wherever it lies."""
         told = f"{self.name} {sorted(map(str, self.facts.items()))}"
         return f"{self.kind}-{(self.sha256 or hashlib.sha256(told.encode()).hexdigest())[:16]}"
-
-    def came_from(self, how: str, node: Node) -> None:
-        """Add what it was made of."""
-        self.sources.append(Edge(how, node))
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -86,7 +76,7 @@ def walk(node: Node) -> Iterator[Node]:
         if found.id not in seen:
             seen.add(found.id)
             yield found
-            waiting += [source.node for source in found.sources]
+            waiting += [source for _, source in found.sources]
 
 
 def to_json(node: Node) -> dict[str, Any]:
@@ -119,8 +109,8 @@ def show(node: Node, indent: str = "", how: str = "", told: set[str] | None = No
         settings = dict(flat(node.facts["settings"]))
         picked = ", ".join(f"{name}={settings[name]}" for name in _SHOWN_SETTINGS if settings.get(name) is not None)
         say(f"{indent}    settings: {picked} (all: --json)")
-    for source in node.sources:
-        show(source.node, f"{indent}  ", f"{source.how}: ", told)
+    for made_how, source in node.sources:
+        show(source, f"{indent}  ", f"{made_how}: ", told)
 
 
 def _words(name: str, value: Any) -> str:

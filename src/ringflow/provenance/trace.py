@@ -9,9 +9,8 @@ Every step is found by a hash and verified where the file is at hand; what was n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +40,15 @@ _MADE = ("ringflow", "code", "python", "platform", "packages", "seeds")
 _OF_DATASET = (*_MADE, "settings", "geometry_sha256", "source")
 _OF_RUN = (*_MADE, "machine", "earlier")
 _OF_PARTICLE = ("pdg", "charge", "px", "py", "pz", "energy", "track", "cluster", "hit")
+#: Our columns of a reconstructed particle, and the members of EDM4hep.
+_IN_ROOT = {
+    "energy": "energy",
+    "px": "momentum.x",
+    "py": "momentum.y",
+    "pz": "momentum.z",
+    "pdg": "PDG",
+    "charge": "charge",
+}
 
 
 def trace(path: Path, particle: str | None = None, *, search: Sequence[Path] = (), thorough: bool = False) -> Node:
@@ -57,36 +65,34 @@ def kind_of(folder: Path) -> Kind | None:
     return next((kind for mark, kind in _MARKS.items() if (folder / mark).is_file()), None)
 
 
-@dataclass(frozen=True)
-class AskedParticle:
+class AskedParticle(NamedTuple):
     """An event, or one of its particles."""
 
     event: int
-    index: int | None
-
-    def __str__(self) -> str:
-        return f"event {self.event}" if self.index is None else f"particle {self.index} of event {self.event}"
+    place: int | None
 
     @classmethod
     def parse(cls, text: str) -> AskedParticle:
         """`EVENT` or `EVENT:INDEX`."""
-        event, colon, index = text.partition(":")
+        event, colon, place = text.partition(":")
         try:
-            asked = cls(int(event), int(index) if colon else None)
+            asked = cls(int(event), int(place) if colon else None)
         except ValueError:
             raise UsageError(f"--particle {text} cannot be read; write EVENT or EVENT:INDEX, as in 17:3") from None
-        if min(asked.event, asked.index or 0) < 0:
+        if min(asked.event, asked.place or 0) < 0:
             raise UsageError(f"--particle {text} is negative; events and particles count from 0")
         return asked
 
-    def of(self, part: Collection, path: Path) -> dict[str, Any]:
-        """What a file says of it; of an event, how many particles it has."""
-        if self.index is None:
-            return {"event": self.event, "particles": len(part)}
-        if self.index >= len(part):
+    def node(self, facts: dict[str, Any], part: Collection, path: Path) -> Node:
+        """What a file says of it; `facts` are those of an event."""
+        event, place = self
+        if place is None:
+            return Node("event", f"event {event}", "given", {"event": event, **facts})
+        if place >= len(part):
             held = f"has {len(part)}, 0 to {len(part) - 1}" if len(part) else "has none"
-            raise UsageError(f"event {self.event} of {path} has no particle {self.index}; it {held}")
-        return {"event": self.event, "index": self.index, **_row(part, self.index)}
+            raise UsageError(f"event {event} of {path} has no particle {place}; it {held}")
+        told = {"event": event, "index": place, **_row(part, place)}
+        return Node("particle", f"particle {place} of event {event}", "given", told)
 
 
 class _Trace:
@@ -100,23 +106,18 @@ class _Trace:
     def of(self, path: Path, asked: AskedParticle | None) -> Node:
         """The node of a path, or of a particle in it."""
         folder = path if path.is_dir() else path.parent
-        kind = kind_of(folder)
+        kind, is_file = kind_of(folder), path.is_file()
         if kind == "dataset" and path.suffix == ".parquet" and _find_shard(read_manifest(folder), file=path.name):
             return self._in_dataset(folder, asked, path.name)
-        if path.is_file() and path.suffix in (".parquet", ".root"):
+        if is_file and path.suffix in (".parquet", ".root"):
             return self._candidates(path, asked)
-        if path.is_file() and path.suffix in _NETWORKS:
-            node = self._model(path)
-        elif kind == "dataset":
+        is_network = is_file and path.suffix in _NETWORKS
+        if kind == "dataset" and not is_network:
             return self._in_dataset(folder, asked, None)
-        elif kind == "run":
-            node = self._trial_or_run(folder)
-        elif kind == "study":
-            node = self._study(folder)
-        elif kind == "report":
-            node = self._report(folder)
-        else:
+        make = {"run": self._trial_or_run, "study": self._study, "report": self._report}.get(kind or "")
+        if not is_network and make is None:
             raise InputFileError(f"{path} is not known; {_NOT_OURS}")
+        node = self._model(path) if is_network or make is None else make(folder)
         if asked is not None:
             raise UsageError(f"a {node.kind} holds no particles; leave --particle out, or give a file of candidates")
         return node
@@ -127,41 +128,37 @@ class _Trace:
         in_root, event = path.suffix == ".root", asked.event if asked else None
         record = _root_record(path) if in_root else CandidateFile(path).record
         node = Node("candidates", path.name, "given", path=path, sha256=sha256_of(path))
+        model, source = _unknown("model"), _unknown("dataset")
         if record is None:
             node.note = "it was written when files said nothing of their origin; reconstruct again to have it"
-            model, source = _unknown("model"), _unknown("dataset")
         else:
             made = dict(record.get("provenance") or {})
             described, card, given = (made.pop(name, None) for name in ("model", "card", "input"))
             node.facts = _picked(record, "reconstruction", "sample", "detector") | made
-            model = self._recorded_file(described, card) if described else _unknown("model")
+            model = self._recorded_file(described, card) if described else model
             source = self._recorded_file(given) if given else self._recorded_dataset(record, event=event)
             if event is not None and source.kind == "dataset" and source.path is not None:
                 source = self._shard(source.path, event=event)
-        node.came_from("reconstructed with", model)
-        node.came_from("reconstructed from", source)
+        node.sources += [("reconstructed with", model), ("reconstructed from", source)]
         if asked is None:
             return node
         held = _root_particles(path, asked) if in_root else CandidateFile(path).select(np.array([asked.event]))
-        particle = Node("event" if asked.index is None else "particle", str(asked), "given", asked.of(held, path))
-        if asked.index is not None and source.kind == "shard" and source.path is not None and source.path.is_file():
+        particle = asked.node({"particles": len(held)}, held, path)
+        if particle.kind == "particle" and source.kind == "shard" and source.path and source.path.is_file():
             truth = _truth_of(source.path.parent, asked.event, particle.facts)
             particle.facts["truth"] = truth or "no true particle has its energy at this element"
-        particle.came_from("part of", node)
+        particle.sources.append(("part of", node))
         return particle
 
     def _in_dataset(self, folder: Path, asked: AskedParticle | None, file: str | None) -> Node:
         if asked is None:
             return self._shard(folder, file=file) if file else self._dataset(folder)
         shard = self._shard(folder, event=asked.event)
-        if asked.index is None:
-            node = Node("event", str(asked), "given", {"event": asked.event})
-        else:
-            particles = _event(folder, asked.event, "particle")
-            if particles is None:
-                raise UsageError(f"{folder} has no true particles; give --particle {asked.event} without an index")
-            node = Node("particle", str(asked), "given", asked.of(particles, folder))
-        node.came_from("part of", shard)
+        particles = None if asked.place is None else _event(folder, asked.event, "particle")
+        if particles is None and asked.place is not None:
+            raise UsageError(f"{folder} has no true particles; give --particle {asked.event} without an index")
+        node = asked.node({}, particles or Collection(np.zeros(1, np.int64), {}), folder)
+        node.sources.append(("part of", shard))
         return node
 
     # Datasets: their shards, and who made their events with which seed
@@ -194,22 +191,31 @@ class _Trace:
     def _dataset(self, folder: Path, event: int | None = None) -> Node:
         """The dataset in a folder, with the generator of all its events, or of one."""
         key = (folder.absolute(), event)
-        if key not in self._datasets:
-            manifest = read_manifest(folder)
-            facts = {
-                "sample": manifest.sample,
-                "detector": manifest.detector,
-                "events": manifest.num_events,
-                "shards": len(manifest.shards),
-                "bytes": manifest.bytes,
-                "schema_version": manifest.schema_version,
-                **_picked(manifest.provenance, *_OF_DATASET),
-            }
-            node = Node("dataset", folder.absolute().name, "given", facts, folder, manifest_hash(folder))
-            node.state, node.note = self._verified(folder, manifest)
-            self._generated(node, folder, manifest, event)
-            self._datasets[key] = node
-        return self._datasets[key]
+        if key in self._datasets:
+            return self._datasets[key]
+        manifest, record = read_manifest(folder), read_manifest(folder).provenance
+        facts = {
+            "sample": manifest.sample,
+            "detector": manifest.detector,
+            "events": manifest.num_events,
+            "shards": len(manifest.shards),
+            "bytes": manifest.bytes,
+            "schema_version": manifest.schema_version,
+            **_picked(record, *_OF_DATASET),
+        }
+        state, note = self._verified(folder, manifest)
+        node = Node("dataset", key[0].name, state, facts, folder, manifest_hash(folder), note)
+        generator = record.get("generator")
+        inputs = [*record.get("inputs", ()), *record.get("files", ())]
+        if isinstance(generator, Mapping):
+            told = {**generator, **_seeds(manifest, event)}
+            made = Node("generator", str(generator.get("sample") or generator.get("kind")), "recorded", told)
+            node.sources.append(("generated by", made))
+        elif not inputs:
+            node.sources.append(("generated by", _unknown("generator", "the maker did not say")))
+        node.sources += [("read from", self._recorded_file(one, at=folder.parent)) for one in inputs]
+        self._datasets[key] = node
+        return node
 
     def _verified(self, folder: Path, manifest: Manifest) -> tuple[State, str]:
         """Compare the shards with the manifest: all sizes, or all hashes if that was asked for."""
@@ -226,21 +232,6 @@ class _Trace:
             return "agrees", "the sha256 of every shard as well"
         return "size agrees", "of every shard; --thorough computes sha256"
 
-    def _generated(self, node: Node, folder: Path, manifest: Manifest, event: int | None) -> None:
-        """Add who made the events."""
-        record = manifest.provenance
-        generator = record.get("generator")
-        inputs = [*record.get("inputs", ()), *record.get("files", ())]
-        if isinstance(generator, Mapping):
-            name = str(generator.get("sample") or generator.get("kind"))
-            node.came_from(
-                "generated by", Node("generator", name, "recorded", {**generator, **_seeds(manifest, event)})
-            )
-        elif not inputs:
-            node.came_from("generated by", _unknown("generator", "the maker did not say"))
-        for described in inputs:
-            node.came_from("read from", self._recorded_file(described, at=folder.parent))
-
     def _shard(self, folder: Path, *, event: int | None = None, file: str | None = None) -> Node:
         """The shard that holds an event, or that has a name; its hash is verified."""
         manifest = read_manifest(folder)
@@ -255,7 +246,7 @@ class _Trace:
             node.state, node.note = "missing", f"{path} is gone"
         elif file_hash(path) != shard.sha256:
             node.state, node.note = "changed", "its sha256 is not the one in the manifest"
-        node.came_from("part of", self._dataset(folder, event))
+        node.sources.append(("part of", self._dataset(folder, event)))
         return node
 
     # Networks: the file they were exported from, the run that trained them, its settings, code and data
@@ -276,12 +267,11 @@ class _Trace:
             node = Node("model", name, "missing", dict(described), sha256=sha256, note="not at hand")
             self._trained(node, card, None)
             return node
-        facts = {"bytes": size} if size is not None else {}
-        node = Node("file", name, "agrees" if found else "missing", facts, found, sha256 or None)
+        node = Node("file", name, "agrees", {} if size is None else {"bytes": size}, found, sha256 or None)
         if found is None:
-            there = at is not None and (at / name).is_file()
-            node.state = "changed" if there else "missing"
-            node.note = f"{at / name} is another file now" if at and there else "not at hand"
+            node.state, node.note = "missing", "not at hand"
+            if at is not None and (at / name).is_file():
+                node.state, node.note = "changed", f"{at / name} is another file now"
         return node
 
     def _model(self, path: Path, state: State = "given") -> Node:
@@ -289,9 +279,9 @@ class _Trace:
         node = Node("model", path.name, state, path=path, sha256=sha256_of(path))
         if path.suffix == ".onnx":
             told = onnx_header(path)
-            node.facts = {"format": "ONNX", "precision": told.precision, "threshold": told.threshold}
-            node.facts |= {"detector": told.detector, "ringflow": told.ringflow, "weights_sha256": told.weights_sha256}
-            node.came_from("exported from", self._with_weights(told.weights_sha256, told.card))
+            names = ("precision", "threshold", "detector", "ringflow", "weights_sha256")
+            node.facts = {"format": "ONNX"} | {name: getattr(told, name) for name in names}
+            node.sources.append(("exported from", self._with_weights(told.weights_sha256, told.card)))
             return node
         header = model_header(path)
         card = header["card"]
@@ -299,7 +289,7 @@ class _Trace:
         node.facts |= {"threshold": header.get("threshold")}
         node.facts |= _picked(card, "detector", "parameters", "training", "pruned", "metrics")
         if "pruned_from" in card:
-            node.came_from("pruned from", self._recorded_file(card["pruned_from"], card))
+            node.sources.append(("pruned from", self._recorded_file(card["pruned_from"], card)))
         else:
             self._trained(node, card, path.parent)
         return node
@@ -320,20 +310,20 @@ class _Trace:
         """Add the run: the folder beside the model if it has the settings that are in the model, else what the model says."""
         settings = (card or {}).get("settings")
         if card is None or not isinstance(settings, Mapping):
-            node.came_from("trained by", _unknown("run", "the model says nothing of its training"))
+            node.sources.append(("trained by", _unknown("run", "the model says nothing of its training")))
             return
         if folder is not None and (folder / RUN_FILE).is_file():
             run = self._run(folder, card)
             if _same_training(run.facts.get("settings"), settings):
                 run.state, run.note = "agrees", "the settings in the folder are those in the model"
-                node.came_from("trained by", run)
+                node.sources.append(("trained by", run))
                 return
             node.note = f"{folder / RUN_FILE} is of another training"
         facts = _picked(card.get("provenance") or {}, *_OF_RUN)
         facts |= {"settings": dict(settings), "training": card.get("training")}
         run = Node("run", "run", "recorded", facts, note="known by what the model says; its folder is not at hand")
         self._fed(run, card.get("data"), settings)
-        node.came_from("trained by", run)
+        node.sources.append(("trained by", run))
 
     def _run(self, folder: Path, card: Mapping[str, Any] | None = None) -> Node:
         """The run in a folder; what the run itself does not record, its network does."""
@@ -357,21 +347,22 @@ class _Trace:
         folders = [] if named.startswith(_SIMULATED) else folders
         for number, entry in enumerate(data if isinstance(data, list) else [{"dataset": at.name} for at in folders]):
             if "simulated" in entry:
-                run.came_from("trained on", _simulated(entry["simulated"], entry))
+                source = _simulated(entry["simulated"], entry)
             else:
-                run.came_from("trained on", self._recorded_dataset(entry, folders[number : number + 1]))
+                source = self._recorded_dataset(entry, folders[number : number + 1])
+            run.sources.append(("trained on", source))
         if start := settings.get("start"):
             name = Path(start).name
             known = next((entry for entry in inputs if entry.get("file") == name), None)
             unknown = Node("model", name, "not recorded", note="which version of it is not recorded")
-            run.came_from("started from", self._recorded_file(known) if known else unknown)
+            run.sources.append(("started from", self._recorded_file(known) if known else unknown))
 
     # Studies and reports
 
     def _trial_or_run(self, folder: Path) -> Node:
         node, trials = self._run(folder), folder.absolute().parent
         if trials.name == TRIALS_FOLDER and (trials.parent / STUDY_FILE).is_file():
-            node.came_from("trial of", self._study(trials.parent))
+            node.sources.append(("trial of", self._study(trials.parent)))
         return node
 
     def _study(self, folder: Path) -> Node:
@@ -383,7 +374,7 @@ class _Trace:
         for told in data if isinstance(data, list) else ():
             is_simulated = ":" in str(told)
             made = _simulated(told, {}) if is_simulated else self._recorded_dataset({"manifest_sha256": told})
-            node.came_from("trained on", made)
+            node.sources.append(("trained on", made))
         return node
 
     def _report(self, folder: Path) -> Node:
@@ -393,10 +384,10 @@ class _Trace:
         node = Node("report", folder.absolute().name, "given", facts, folder, sha256_of(folder / METRICS_FILE))
         for name, sample in (found.get("samples") or {}).items():
             told = _picked(sample, "dataset", "detector", "events", "manifest_sha256")
-            node.came_from("evaluated on", self._recorded_dataset({"sample": name, **told}))
+            node.sources.append(("evaluated on", self._recorded_dataset({"sample": name, **told})))
         for described in made.get("inputs") or ():
             if described.get("file") != MANIFEST_FILE:
-                node.came_from("evaluated", self._recorded_file(described))
+                node.sources.append(("evaluated", self._recorded_file(described)))
         return node
 
 
@@ -449,28 +440,24 @@ def _root_record(path: Path) -> dict[str, Any] | None:
 
 def _root_particles(path: Path, asked: AskedParticle) -> Collection:
     """The reconstructed particles of an event in an EDM4hep file of ours."""
-    import uproot
+    from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, flat
+    from ringflow.data.edm4hep.truth import first_of
+    from ringflow.data.edm4hep.write import CANDIDATES, CLUSTERS, TRACKS
 
-    from ringflow.data.edm4hep.write import CANDIDATES
-
-    members = {"energy": "energy", "px": "momentum.x", "py": "momentum.y", "pz": "momentum.z"}
-    members |= {"pdg": "PDG", "charge": "charge"}
-    with uproot.open(path) as file:
-        tree = file["events"]
-        numbers = tree["EventHeader.eventNumber"].array(library="np")
-        row = next((row for row, number in enumerate(numbers) if int(number[0]) == asked.event), None)
-        if row is None:
-            raise UsageError(f"{path} has no event {asked.event}; it holds {len(numbers)} events")
-
-        def column(name: str) -> Any:
-            return np.asarray(tree[name].array(library="np", entry_start=row, entry_stop=row + 1)[0])
-
-        columns = {name: column(f"{CANDIDATES}.{member}") for name, member in members.items()}
-        for kind in ("track", "cluster"):  # each has one at most, the first of its relation
-            begin, end = (column(f"{CANDIDATES}.{kind}s_{edge}").astype(np.int64) for edge in ("begin", "end"))
-            index = np.append(column(f"_{CANDIDATES}_{kind}s.index"), -1)
-            columns[kind] = np.where(end > begin, index[np.minimum(begin, len(index) - 1)], -1)
-    return Collection(np.array([len(columns["pdg"])]), columns)
+    file = PodioFile(path)
+    numbers = flat(file.read(range(file.num_events), "EventHeader.eventNumber"))
+    row = int(np.argmax(numbers == asked.event))
+    if asked.event not in numbers:
+        raise UsageError(f"{path} has no event {asked.event}; it holds {len(numbers)} events")
+    block = PodioBlock(file, range(row, row + 1), file.ids)
+    particles = block.objects([CANDIDATES], "energy")
+    assert particles is not None, "a file of ours has candidates"
+    columns = particles.table(_IN_ROOT)
+    for kind, name, member in (("track", TRACKS, "chi2"), ("cluster", CLUSTERS, "energy")):
+        objects = block.objects([name], member)
+        if objects is not None:
+            columns[kind] = first_of(particles.relation(f"{kind}s"), objects, len(particles))
+    return Collection(np.array([len(particles)]), columns)
 
 
 def _truth_of(folder: Path, event: int, candidate: Mapping[str, Any]) -> dict[str, Any] | None:
