@@ -34,10 +34,11 @@ def show_or_print(result: R, show: Callable[[R], object], *, as_json: bool) -> N
         show(result)
 
 
-def show_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows that share their columns; nothing if there are none."""
+def show_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Some columns of rows, all of the first row unless named; nothing if there are no rows."""
     if rows:
-        table(title, list(rows[0]), [list(row.values()) for row in rows])
+        names = columns or list(rows[0])
+        table(title, names, [[_word(row.get(name)) for name in names] for row in rows])
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:

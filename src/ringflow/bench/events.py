@@ -12,7 +12,6 @@ import resource
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch
 
 from ringflow.baseline.constants import load_constants
 from ringflow.baseline.rules import reconstruct_block
+from ringflow.bench.measure import growth, median_milliseconds
 from ringflow.event.block import EventBlock
 from ringflow.recipes.simulate import simulate as produce
 from ringflow.sim.blocks import SimulatedBlocks
@@ -34,7 +34,7 @@ GPU_BLOCK_EVENTS = 4000
 PIONS = (25, 50, 100, 200)
 _PION, _PION_MASS = 211, 0.13957
 _SIMULATE_SEED, _BASELINE_SEED = 20_261, 20_263
-_BLOCKS, _REPEATS = 4, 3
+_BLOCKS = 4
 
 
 def ttbar(seed: int, *, detector: str = "clic", **production: Any) -> SimulateSettings:
@@ -58,33 +58,26 @@ def _production(events: int, workers: int, detector: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
         summary = produce(settings, Path(folder) / "dataset")
     who = resource.RUSAGE_SELF if workers == 1 else resource.RUSAGE_CHILDREN
-    return {
-        "events": events,
-        "workers": workers,
-        "events_per_second": summary["events_per_second"],
-        "events_per_second_per_core": round(summary["events_per_second"] / workers, 2),
-        "peak_mb_per_worker": round(resource.getrusage(who).ru_maxrss / 1024, 1),
-        "kilobytes_per_event": round(summary["bytes"] / summary["events"] / 1000, 1),
-        # After the production, which pays for the imports itself as every worker does.
-        "milliseconds_per_event": _stages(settings),
-    }
-
-
-def _stages(settings: SimulateSettings) -> dict[str, float]:
-    """Where the time goes, block by block in this process after a warm-up."""
-    source = SimulatedBlocks(settings)
-    spent = {"generate": 0.0, "detector": 0.0}
+    peak = resource.getrusage(who).ru_maxrss / 1024
+    # After the production, which pays for the imports itself as every worker does: block by block, the first to warm up.
+    source, moments = SimulatedBlocks(settings), []
     for index in range(_BLOCKS + 1):
         start = time.perf_counter()
         generated = source.generate(index)
         middle = time.perf_counter()
         source.measure(generated, index)
-        if index:
-            spent["generate"] += middle - start
-            spent["detector"] += time.perf_counter() - middle
+        moments.append((middle - start, time.perf_counter() - middle))
     source.close()
-    events = _BLOCKS * settings.production.block_events
-    return {name: round(1000.0 * seconds / events, 3) for name, seconds in spent.items()}
+    stages = 1000.0 * np.sum(moments[1:], axis=0) / (_BLOCKS * settings.production.block_events)
+    return {
+        "events": events,
+        "workers": workers,
+        "events_per_second": summary["events_per_second"],
+        "events_per_second_per_core": round(summary["events_per_second"] / workers, 2),
+        "peak_mb_per_worker": round(peak, 1),
+        "kilobytes_per_event": round(summary["bytes"] / summary["events"] / 1000, 1),
+        "milliseconds_per_event": dict(zip(("generate", "detector"), stages.round(3).tolist(), strict=True)),
+    }
 
 
 def _on_device(events: int, detector: str, device: str) -> dict[str, Any]:
@@ -113,38 +106,29 @@ def _on_device(events: int, detector: str, device: str) -> dict[str, Any]:
 def baseline(events: int, detector: str) -> dict[str, Any]:
     """Events per second on ttbar and milliseconds per event of pions, on one core, simulation not counted."""
     torch.set_num_threads(1)
-    geometry = load_detector(detector)
+    geometry, constants = load_detector(detector), load_constants(detector)
     simulator = Detector(geometry)
     generator = make_generator(ttbar(_BASELINE_SEED).generator, *geometry.tracker_cylinder)
+
+    def milliseconds(block: EventBlock) -> float:
+        return median_milliseconds(lambda: reconstruct_block(block, constants), least_seconds=0.0)[1] / len(block)
+
     tops = simulator.simulate_block(generator.generate(0, events), _BASELINE_SEED)
-    _rules_seconds(tops.take(0, 1), detector)  # compiles the loops
+    reconstruct_block(tops.take(0, 1), constants)  # compiles the loops
     rows = []
     for pions in PIONS:
         block = simulator.simulate_block(many_pions(pions, max(events // pions, 4)), _BASELINE_SEED)
-        seconds = _rules_seconds(block, detector) / len(block)
-        rows.append({"pions": pions, "milliseconds_per_event": round(1000.0 * seconds, 3)})
-    slope = np.polyfit(np.log(PIONS), np.log([row["milliseconds_per_event"] for row in rows]), 1)[0]
+        rows.append({"pions": pions, "milliseconds_per_event": round(milliseconds(block), 3)})
     return {
         "benchmark": "baseline",
         "detector": detector,
         "events": events,
-        "events_per_second_per_core": round(events / _rules_seconds(tops, detector), 1),
+        "events_per_second_per_core": round(1000.0 / milliseconds(tops), 1),
         "pions": rows,
-        "exponent": round(float(slope), 3),
+        "exponent": growth(rows, "pions", "milliseconds_per_event"),
         "published_exponent": [1.4, 1.8],
         **hardware("cpu"),
     }
-
-
-def _rules_seconds(block: EventBlock, detector: str) -> float:
-    """Time to reconstruct a block: the median of a few runs."""
-    constants = load_constants(detector)
-    times = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        reconstruct_block(block, constants)
-        times.append(time.perf_counter() - start)
-    return median(times)
 
 
 def many_pions(pions: int, events: int) -> GeneratedEvents:

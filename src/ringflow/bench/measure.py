@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 from ringflow.base.rundir import write_atomic
 
@@ -36,17 +39,22 @@ def in_fresh_process(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) ->
         return pool.submit(work, *args, **kwargs).result()
 
 
-def median_milliseconds(work: Callable[[], object]) -> tuple[float, float]:
+def median_milliseconds(work: Callable[[], object], least_seconds: float | None = None) -> tuple[float, float]:
     """Processor time of all threads and time by the clock, medians of repeated calls."""
-    cpu: list[float] = []
-    wall: list[float] = []
-    end = time.perf_counter() + _LEAST_SECONDS
-    while len(cpu) < _LEAST_REPEATS or time.perf_counter() < end:
-        cpu_start, wall_start = time.process_time(), time.perf_counter()
+    taken: list[tuple[float, float]] = []
+    end = time.perf_counter() + (_LEAST_SECONDS if least_seconds is None else least_seconds)
+    while len(taken) < _LEAST_REPEATS or time.perf_counter() < end:
+        cpu, wall = time.process_time(), time.perf_counter()
         work()
-        cpu.append(time.process_time() - cpu_start)
-        wall.append(time.perf_counter() - wall_start)
-    return 1000.0 * statistics.median(cpu), 1000.0 * statistics.median(wall)
+        taken.append((time.process_time() - cpu, time.perf_counter() - wall))
+    cpu, wall = (1000.0 * statistics.median(seconds) for seconds in zip(*taken, strict=True))
+    return cpu, wall
+
+
+def growth(rows: Sequence[Mapping[str, Any]], size: str, cost: str) -> float:
+    """The exponent with which one figure of rows grows with another: the slope of their logarithms."""
+    x, y = (np.log([row[name] for row in rows]) for name in (size, cost))
+    return round(float(np.polyfit(x, y, 1)[0]), 3)
 
 
 def peak_megabytes(work: Callable[[], object]) -> float:
@@ -63,5 +71,6 @@ def peak_megabytes(work: Callable[[], object]) -> float:
 
 
 def _status_kilobytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    found = re.search(rf"^{name}:\s*(\d+)", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
+    assert found is not None
+    return int(found[1])

@@ -24,7 +24,8 @@ import torch
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
 from ringflow.base.processes import keep_freed_memory
-from ringflow.bench.measure import in_fresh_process, median_milliseconds, peak_megabytes
+from ringflow.bench.events import ttbar
+from ringflow.bench.measure import growth, in_fresh_process, median_milliseconds, peak_megabytes
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import random_elements
 from ringflow.event.block import EventBlock
@@ -33,6 +34,8 @@ from ringflow.infer.runtime import EventRuntime, event_values
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
+from ringflow.recipes.reconstruct import reconstruct
+from ringflow.recipes.simulate import simulate
 from ringflow.train.device import hardware
 
 BACKBONES = ("graph", "kernel", "attention", "mlp", shipped.SHIPPED)
@@ -47,6 +50,16 @@ _WARM_UP_ELEMENTS = 32
 _SEED, _CALIBRATION_EVENTS, _ROUNDS = 77, 50, 3
 
 
+def _costs(answer: Callable[[Any], object], event_of: Callable[[int], Any], num_elements: int) -> dict[str, float]:
+    """Of an event with so many elements, in this process, which must be fresh for the memory to be right."""
+    with torch.inference_mode():
+        answer(event_of(_WARM_UP_ELEMENTS))
+        event = event_of(num_elements)
+        peak = peak_megabytes(lambda: answer(event))
+        cpu, wall = median_milliseconds(lambda: answer(event))
+    return {"cpu_ms_per_event": round(cpu, 3), "wall_ms_per_event": round(wall, 3), "peak_mb": round(peak, 1)}
+
+
 def time_models(backbones: Sequence[str] = (), elements: Sequence[int] = ()) -> dict[str, Any]:
     """Rows of backbone and number of elements, and the exponents of the growth of the processor time."""
     if unknown := sorted(set(backbones) - set(BACKBONES)):
@@ -56,36 +69,30 @@ def time_models(backbones: Sequence[str] = (), elements: Sequence[int] = ()) -> 
     if shipped.SHIPPED in names and not shipped.is_there():
         names.remove(shipped.SHIPPED)
         notes.append(f"no shipped model at {shipped.MODEL.name}: not measured")
-    rows = [in_fresh_process(measure_model, name, count) for name in names for count in elements or _elements_of(name)]
+    rows, exponents = [], {}
+    for name in names:
+        kind = load_model(shipped.MODEL).model.settings.backbone if name == shipped.SHIPPED else name
+        most = _QUADRATIC_UP_TO if kind == "attention" else max(MODEL_ELEMENTS)
+        counts = elements or [count for count in MODEL_ELEMENTS if count <= most]
+        measured = [in_fresh_process(measure_model, name, count) for count in counts]
+        fitted = [row for row in measured if _FITTED[0] <= row["num_elements"] <= _FITTED[1]]
+        if len(fitted) >= 3:
+            exponents[name] = growth(fitted, "num_elements", "cpu_ms_per_event")
+        rows += measured
     return {
         "benchmark": "model",
         "batch": 1,
         "threads": _THREADS,
         "precision": "float32",
         "rows": rows,
-        "exponents": {name: slope for name in names if (slope := _exponent(rows, name)) is not None},
+        "exponents": exponents,
         "notes": notes,
         **hardware("cpu"),
     }
 
 
-def _elements_of(backbone: str) -> list[int]:
-    kind = load_model(shipped.MODEL).model.settings.backbone if backbone == shipped.SHIPPED else backbone
-    return [count for count in MODEL_ELEMENTS if kind != "attention" or count <= _QUADRATIC_UP_TO]
-
-
-def _exponent(rows: Sequence[Mapping[str, Any]], backbone: str) -> float | None:
-    """Slope of log processor time over log elements; None if fewer than three rows are in the fitted range."""
-    low, high = _FITTED
-    chosen = [row for row in rows if row["backbone"] == backbone and low <= row["num_elements"] <= high]
-    if len(chosen) < 3:
-        return None
-    sizes, times = ([row[key] for row in chosen] for key in ("num_elements", "cpu_ms_per_event"))
-    return round(float(np.polyfit(np.log(sizes), np.log(times), 1)[0]), 3)
-
-
 def measure_model(backbone: str, num_elements: int) -> dict[str, Any]:
-    """One row, in this process, which must be fresh for the memory to be right."""
+    """One row."""
     torch.set_num_threads(_THREADS)
     keep_freed_memory()  # one event after the other needs the same buffers; else half the time goes into page faults
     torch.manual_seed(1)
@@ -94,19 +101,8 @@ def measure_model(backbone: str, num_elements: int) -> dict[str, Any]:
         if backbone == shipped.SHIPPED
         else Model(ModelSettings.model_validate({"backbone": backbone, "activation": "relu"})).eval()
     )
-    event, small = (random_elements([count], model.settings.calorimeter) for count in (num_elements, _WARM_UP_ELEMENTS))
-    with torch.inference_mode():
-        model.predict(small)
-        peak = peak_megabytes(lambda: model.predict(event))
-        cpu, wall = median_milliseconds(lambda: model.predict(event))
-    return {
-        "backbone": backbone,
-        "num_elements": num_elements,
-        "parameters": model.num_parameters,
-        "cpu_ms_per_event": round(cpu, 3),
-        "wall_ms_per_event": round(wall, 3),
-        "peak_mb": round(peak, 1),
-    }
+    costs = _costs(model.predict, lambda count: random_elements([count], model.settings.calorimeter), num_elements)
+    return {"backbone": backbone, "num_elements": num_elements, "parameters": model.num_parameters, **costs}
 
 
 def time_engines(
@@ -118,9 +114,11 @@ def time_engines(
     path, names, counts = shipped.model_file(model), list(engines or ENGINES), elements or INFER_ELEMENTS
     if set(names) != {"torch"}:
         export.require_onnx()
-    with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
-        dataset = _dataset(Path(folder) / "dataset", events)
-        files = _files(path, Path(folder), dataset, names)
+    with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as name:
+        dataset = Path(name) / "dataset"
+        say(f"simulating {events} ttbar events")
+        simulate(ttbar(_SEED, events=events, keep_hits=False), dataset)
+        files = _files(path, dataset, names)
         rounds = [
             {
                 (name, count): in_fresh_process(measure_engine, name, files[name], dataset, count)
@@ -129,7 +127,13 @@ def time_engines(
             }
             for _ in range(_ROUNDS)
         ]
-        file_to_file = {name: _file_to_file(name, files[name], dataset) for name in names}
+        torch.set_num_threads(_THREADS)
+        whole = {
+            name: reconstruct(
+                dataset, dataset.parent / f"{name}.parquet", model=files[name], threads=_THREADS, device="cpu"
+            )
+            for name in names
+        }
     return {
         "benchmark": "infer",
         "model": shipped.SHIPPED if path == shipped.MODEL else path.name,
@@ -141,24 +145,15 @@ def time_engines(
             for count in counts
         ],
         "file_to_file_events": events,
-        "file_to_file_events_per_second": file_to_file,
+        "file_to_file_events_per_second": {name: found["events_per_second"] for name, found in whole.items()},
         **hardware("cpu"),
     }
 
 
-def _dataset(folder: Path, events: int) -> Path:
-    from ringflow.bench.events import ttbar
-    from ringflow.recipes.simulate import simulate
-
-    say(f"simulating {events} ttbar events")
-    simulate(ttbar(_SEED, events=events, keep_hits=False), folder)
-    return folder
-
-
-def _files(path: Path, folder: Path, dataset: Path, engines: Sequence[str]) -> dict[str, Path]:
+def _files(path: Path, dataset: Path, engines: Sequence[str]) -> dict[str, Path]:
     """The file each engine takes."""
-    files = {"torch": path, "onnx": folder / "float32.onnx", "onnx-int8": folder / "int8.onnx"}
-    if {"onnx", "onnx-int8"} & set(engines):
+    files = {"torch": path, "onnx": dataset.with_name("float32.onnx"), "onnx-int8": dataset.with_name("int8.onnx")}
+    if set(engines) != {"torch"}:
         say("exporting the model")
         described = export.write_onnx(files["onnx"], load_model(path))
         if "onnx-int8" in engines:
@@ -168,37 +163,21 @@ def _files(path: Path, folder: Path, dataset: Path, engines: Sequence[str]) -> d
 
 
 def measure_engine(engine: str, file: Path, dataset: Path, num_elements: int) -> dict[str, Any]:
-    """One row, in this process, which must be fresh for the memory to be right."""
-    keep_freed_memory()
-    answer, inputs = _open(engine, file)
-    block = next(Dataset(dataset).events(columns=list(inputs)))
-    answer(draw_event(block, inputs, _WARM_UP_ELEMENTS))
-    event = draw_event(block, inputs, num_elements)
-    peak = peak_megabytes(lambda: answer(event))
-    cpu, wall = median_milliseconds(lambda: answer(event))
-    return {
-        "engine": engine,
-        "num_elements": num_elements,
-        "events_per_second": round(1000.0 / wall, 2),
-        "cpu_ms_per_event": round(cpu, 3),
-        "peak_mb": round(peak, 1),
-    }
-
-
-def _open(engine: str, file: Path) -> tuple[Callable[[dict[str, Any]], object], Mapping[str, Any]]:
-    """A call that reconstructs one event, and the inputs it takes."""
-    if engine != "torch":
-        runtime = EventRuntime(file, _THREADS)
-        return runtime.run, runtime.description.inputs
+    """One row."""
     torch.set_num_threads(_THREADS)
-    loaded = load_model(file)
-    graph = export.EventGraph(loaded).eval()
-
-    def answer(event: dict[str, npt.NDArray[np.float32]]) -> object:
-        with torch.inference_mode():
-            return graph(*(torch.from_numpy(table) for table in event.values()))
-
-    return answer, export.describe(loaded).inputs
+    keep_freed_memory()
+    answer: Callable[[dict[str, npt.NDArray[np.float32]]], object]
+    if engine == "torch":
+        loaded = load_model(file)
+        graph, inputs = export.EventGraph(loaded).eval(), export.describe(loaded).inputs
+        answer = lambda event: graph(*map(torch.from_numpy, event.values()))  # noqa: E731
+    else:
+        runtime = EventRuntime(file, _THREADS)
+        answer, inputs = runtime.run, runtime.description.inputs
+    block = next(Dataset(dataset).events(columns=list(inputs)))
+    costs = _costs(answer, lambda count: draw_event(block, inputs, count), num_elements)
+    speed = round(1000.0 / costs.pop("wall_ms_per_event"), 2)
+    return {"engine": engine, "num_elements": num_elements, "events_per_second": speed, **costs}
 
 
 def draw_event(block: EventBlock, inputs: Mapping[str, Any], num_elements: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -209,12 +188,3 @@ def draw_event(block: EventBlock, inputs: Mapping[str, Any], num_elements: int) 
     tracks = round(num_elements * len(tables["track"]) / sum(map(len, tables.values())))
     counts = dict(zip(inputs, (tracks, num_elements - tracks), strict=True))
     return {kind: table[rng.integers(0, len(table), counts[kind])] for kind, table in tables.items()}
-
-
-def _file_to_file(engine: str, file: Path, dataset: Path) -> float:
-    """Reading, features, network, decoding and writing."""
-    from ringflow.recipes.reconstruct import reconstruct
-
-    torch.set_num_threads(_THREADS)
-    out = dataset.parent / f"{engine}.parquet"
-    return float(reconstruct(dataset, out, model=file, threads=_THREADS, device="cpu")["events_per_second"])

@@ -18,13 +18,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ringflow.base.config import override, write
+from ringflow.base.config import write
 from ringflow.base.errors import FailureError, RingflowError, UsageError
-from ringflow.base.log import say, table
-from ringflow.base.output import show_summary
+from ringflow.base.log import say
+from ringflow.base.output import show_summary, show_table
 from ringflow.base.rundir import write_errors
 from ringflow.bench.measure import in_fresh_process
 from ringflow.train.settings import TrainSettings
@@ -32,7 +33,6 @@ from ringflow.train.settings import TrainSettings
 ENGINES = ("local", "ray", "spark", "mpi", "slurm")
 #: What the others are compared with: torchrun.
 REFERENCE = "local"
-APART = "apart"
 #: A step of the ring's check is short: what is sent does not depend on the elements.
 _RING_ELEMENTS, _RING_SECONDS = 256, 0.5
 _FLOAT_BYTES = 4
@@ -41,17 +41,8 @@ _SLURM_TIME = "0:30:00"
 _SLURM_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 _SLURM_FILES = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"))
 _ERROR = "ringflow: error: "
-_RING_COLUMNS = ("workers", "bytes_per_step", "ring_bytes", "bytes_over_ring")
-_COLUMNS = (
-    "engine",
-    "workers",
-    "events_per_second",
-    "efficiency",
-    "seconds_per_step",
-    "over_torchrun_percent",
-    "start_up_seconds",
-    "bytes_over_ring",
-)
+_BYTES = ("bytes_per_step", "ring_bytes", "bytes_over_ring")
+_TIMES = ("events_per_second", "efficiency", "seconds_per_step", "over_torchrun_percent", "start_up_seconds")
 
 
 class Case(NamedTuple):
@@ -64,10 +55,7 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         """What its row is called."""
-        return APART if self.apart else self.engine
-
-    def __str__(self) -> str:
-        return f"{self.name}, {_processes(self.workers)}"
+        return "apart" if self.apart else self.engine
 
 
 class ScalingPlan(NamedTuple):
@@ -96,35 +84,29 @@ class ScalingPlan(NamedTuple):
         return self._replace(engines=engines, workers=tuple(sorted({1, *self.workers})))
 
 
-def is_one_of_a_team() -> bool:
-    """Whether this process was started with others, by whatever starts processes."""
-    return "RANK" in os.environ
+def run(settings: TrainSettings, plan: ScalingPlan, *, apart: bool = False) -> dict[str, Any]:
+    """Rows by engine and number of processes, what the machine gives without communication, and bytes against the ring's.
 
-
-def run_here(settings: TrainSettings, plan: ScalingPlan, *, apart: bool) -> dict[str, Any]:
-    """Time the processes of the team that this one belongs to."""
-    from ringflow.bench.training import time_team
-
+    In a process that was started with others, by whatever starts processes, what these take; `apart` is for those.
+    """
     plan = plan.checked(settings)
-    return time_team(settings, plan.num_elements, plan.seconds, plan.threads, apart=apart)
+    if "RANK" in os.environ:
+        from ringflow.bench.training import time_team
 
-
-def run(settings: TrainSettings, plan: ScalingPlan) -> dict[str, Any]:
-    """Rows by engine and number of processes, what the machine gives without communication, and bytes against the ring's."""
+        return time_team(settings, plan.num_elements, plan.seconds, plan.threads, apart=apart)
     from ringflow.train.device import hardware
 
-    plan = plan.checked(settings)
     cases = [Case(engine, workers) for workers in plan.workers for engine in plan.engines]
     if REFERENCE in plan.engines:
         cases += [Case(REFERENCE, workers, apart=True) for workers in plan.workers if workers > 1]
     with write_errors(Path.cwd()):  # where all nodes see it
         folder = tempfile.TemporaryDirectory(prefix=".ringflow-bench-", dir=Path.cwd())
     with folder as name:
-        starter = _Starter(Path(name), settings, plan)
-        best, errors = _best_rounds(starter, cases, plan.rounds)
+        write(settings, Path(name) / "settings.toml")
+        best, errors = _best_rounds(cases, plan, Path(name))
         if not best:
             raise FailureError(f"no engine could be timed: {next(iter(errors.values()))}")
-        ring = [starter.ring_row(workers) for workers in plan.ring]
+        ring = [_ring_row(workers, plan, Path(name)) for workers in plan.ring]
     one, together = next(iter(best.values())), best.get(Case(REFERENCE, max(plan.workers)), {})
     return {
         "benchmark": "scaling",
@@ -144,70 +126,58 @@ def run(settings: TrainSettings, plan: ScalingPlan) -> dict[str, Any]:
 
 
 def _best_rounds(
-    starter: _Starter, cases: Sequence[Case], rounds: int
+    cases: Sequence[Case], plan: ScalingPlan, folder: Path
 ) -> tuple[dict[Case, dict[str, Any]], dict[Case, str]]:
     """The fastest round of every case, and why there is none; what failed once is not tried again."""
     best: dict[Case, dict[str, Any]] = {}
     errors: dict[Case, str] = {}
-    for number in range(1, rounds + 1):
-        for case in cases:
-            if case in errors:
-                continue
-            try:
-                found = starter.start(case)
-            except RingflowError as error:
-                errors[case] = str(error)
-                best.pop(case, None)
-                say(f"round {number}, {case}: {error}")
-                continue
-            say(f"round {number}, {case}: {found['events_per_second']:.1f} events/s")
-            if case not in best or found["events_per_second"] > best[case]["events_per_second"]:
-                best[case] = found
+    for case in list(cases) * plan.rounds:
+        if case in errors:
+            continue
+        try:
+            found = _measure(case, plan, folder)
+        except RingflowError as error:
+            errors[case] = str(error)
+            best.pop(case, None)
+            continue
+        say(f"{case.name} x {case.workers}: {found['events_per_second']:.1f} events/s")
+        if case not in best or found["events_per_second"] > best[case]["events_per_second"]:
+            best[case] = found
     return best, errors
 
 
-class _Starter:
-    """Starts processes, and reads what they found."""
+def _ring_row(workers: int, plan: ScalingPlan, folder: Path) -> dict[str, Any]:
+    """Bytes that a process sends in a step against 2(N-1)K/N values."""
+    elements = max(_RING_ELEMENTS, plan.num_elements)
+    words = [f"compute.batch_elements={elements}", "compute.strategy=replicate"]
+    try:
+        found = _measure(Case(REFERENCE, workers), plan._replace(seconds=_RING_SECONDS), folder, words)
+    except RingflowError as error:
+        return {"workers": workers, "error": str(error)}
+    return {"workers": workers, **_bytes(found)}
 
-    def __init__(self, folder: Path, settings: TrainSettings, plan: ScalingPlan) -> None:
-        self._folder, self._plan = folder, plan
-        write(settings, folder / "settings.toml")
 
-    def start(self, case: Case, more: Sequence[str] = (), seconds: float | None = None) -> dict[str, Any]:
-        """What the processes of a case measured, and how long they took until their first step."""
-        plan, out = self._plan, self._folder / "found.json"
-        out.unlink(missing_ok=True)
-        numbers = {"elements": plan.num_elements, "seconds": seconds or plan.seconds, "threads": plan.threads}
-        words = ["bench", "scaling", str(self._folder / "settings.toml"), *more, "--out", str(out)]
-        words += [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
-        words += ["--apart"] if case.apart else []
-        begun = time.time()
-        launch(case, words, plan, self._folder)
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-        return {**found, "start_up_seconds": found["first_step_at"] - begun}
-
-    def ring_row(self, workers: int) -> dict[str, Any]:
-        """Bytes that a process sends in a step against 2(N-1)K/N values."""
-        elements = max(_RING_ELEMENTS, self._plan.num_elements)
-        more = [override("compute.batch_elements", elements), override("compute.strategy", "replicate")]
-        try:
-            found = self.start(Case(REFERENCE, workers), more, _RING_SECONDS)
-        except RingflowError as error:
-            return {"workers": workers, "error": str(error)}
-        counted = {"workers": workers, **_bytes(found)}
-        say(f"ring of {_processes(workers)}: {counted['bytes_per_step']} bytes per process and step")
-        return counted
+def _measure(case: Case, plan: ScalingPlan, folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What the processes of a case measured, and how long they took until their first step."""
+    out = folder / "found.json"
+    out.unlink(missing_ok=True)
+    words = ["bench", "scaling", str(folder / "settings.toml"), *overrides, "--out", str(out)]
+    words += ["--elements", str(plan.num_elements), "--seconds", str(plan.seconds), "--threads", str(plan.threads)]
+    begun = time.time()
+    launch(case, [*words, "--apart"] if case.apart else words, plan, folder)
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return {**found, "start_up_seconds": found["first_step_at"] - begun}
 
 
 def launch(case: Case, words: Sequence[str], plan: ScalingPlan, folder: Path) -> None:
     """Run a ringflow command in several processes, as `ringflow launch` does; what it says last is why it failed."""
     log = folder / "log.txt"
     try:
-        code = in_fresh_process(_start, case, list(words), plan, log)
+        failed, ended = in_fresh_process(_start, case, list(words), plan, log), ""
     except BrokenProcessPool:
-        raise FailureError(f"{case.engine} was ended; its last words: {last_words(log)}") from None
-    if code:
-        raise FailureError(last_words(log))
+        failed, ended = 1, f"{case.engine} was ended; its last words: "
+    if failed:
+        raise FailureError(ended + last_words(log))
 
 
 def last_words(log: Path) -> str:
@@ -224,23 +194,11 @@ def _start(case: Case, words: list[str], plan: ScalingPlan, log: Path) -> int:
             os.dup2(file.fileno(), stream)
     # Nothing is reported to anybody while it is timed.
     os.environ |= {"OMP_NUM_THREADS": str(plan.threads), "RAY_USAGE_STATS_ENABLED": "0"}
-    if case.engine == "ray":
-        from ringflow.launch import ray
-
-        return ray.run(words, case.workers, plan.address)
-    if case.engine == "spark":
-        from ringflow.launch import spark
-
-        return spark.run(words, case.workers, plan.master)
-    if case.engine == "mpi":
-        from ringflow.launch import mpi
-
-        return mpi.run(words, case.workers)
     if case.engine == "slurm":
         return submit(words, case.workers, plan.threads, log.parent)
-    from ringflow.launch import local
-
-    return local.run(words, case.workers)
+    cluster = {"ray": (plan.address,), "spark": (plan.master,)}.get(case.engine, ())
+    code: int = import_module(f"ringflow.launch.{case.engine}").run(words, case.workers, *cluster)
+    return code
 
 
 def submit(words: list[str], workers: int, threads: int, folder: Path) -> int:
@@ -282,15 +240,8 @@ def _bytes(found: Mapping[str, Any]) -> dict[str, Any]:
     workers, sent = found["workers"], found["bytes_per_step"]
     theory = 2 * (workers - 1) * _FLOAT_BYTES * found["parameters"] / workers
     adds_up = workers > 1 and not found["apart"] and found["strategy"] == "replicate" and sent is not None
-    return {
-        "bytes_per_step": None if sent is None else round(sent),
-        "ring_bytes": round(theory),
-        "bytes_over_ring": round(sent / theory, 4) if adds_up else None,
-    }
-
-
-def _processes(number: int) -> str:
-    return "1 process" if number == 1 else f"{number} processes"
+    over = round(sent / theory, 4) if adds_up else None
+    return dict(zip(_BYTES, (None if sent is None else round(sent), round(theory), over), strict=True))
 
 
 def show(result: Mapping[str, Any], *, as_json: bool) -> None:
@@ -298,8 +249,8 @@ def show(result: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json or "rows" not in result:
         show_summary("These processes", result, as_json=as_json)
         return
-    for title, rows, columns in (("Engines", result["rows"], _COLUMNS), ("Bytes", result["ring"], _RING_COLUMNS)):
-        table(title, columns, [["-" if row.get(name) is None else row[name] for name in columns] for row in rows])
+    show_table("Engines", result["rows"], ("engine", "workers", *_TIMES, "bytes_over_ring"))
+    show_table("Bytes", result["ring"], ("workers", *_BYTES))
     for row in (*result["rows"], *result["ring"]):
         if "error" in row:
-            say(f"{row.get('engine', 'ring')}, {_processes(row['workers'])}: {row['error']}")
+            say(f"{row.get('engine', 'ring')} x {row['workers']}: {row['error']}")

@@ -17,6 +17,7 @@ import math
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,13 +50,13 @@ from ringflow.train.step import TrainingStep
 from ringflow.train.world import ALONE, World, joined
 
 _CPU = torch.device("cpu")
+#: A chunk lasts for as long as it takes.
+_ENDLESS = 1_000_000
 _RATE = 1e-4
 #: Steps before the clock starts: compilation, allocation; memory is taken, buckets of gradients are arranged.
 _WARM_UP, _TEAM_WARM_UP, _TEAM_WARM_UP_COMPILED = 8, 3, 10
 #: Batches a chunk holds: the order of its events is worked out once for all of them, as in a training.
 _CHUNK_BATCHES, _TEAM_CHUNK_BATCHES = 32, 4
-#: What a benchmark of loading sets itself: these events, on the CPU, from one chunk for as long as it takes.
-_OURS = ("source.reuse=1000000", "compute.device=cpu")
 _LEAST_STEPS = 3
 #: Bytes of the sums that are timed alone, beside one as long as the gradient, and how often.
 _SUMS, _SUMS_TIMED = (4_096, 65_536, 1_048_576), 11
@@ -89,6 +90,59 @@ def random_chunk(num_elements: int, num_events: int) -> ElementBatch:
     return replace(elements, targets=targets)
 
 
+def _feed(settings: TrainSettings, chunk: ElementBatch, device: torch.device, lane: int = 0) -> Feed:
+    budget = settings.compute.batch_elements
+    return Feed(KeptChunk(chunk), budget=budget, reuse=_ENDLESS, seed=settings.seed, device=device, lane=lane)
+
+
+class Training:
+    """A network that learns from a chunk, step by step, alone or with other processes."""
+
+    def __init__(
+        self, settings: TrainSettings, chunk: ElementBatch, device: torch.device, world: World = ALONE
+    ) -> None:
+        self.place = MeshPlace.of(world.rank, world.size, settings.compute.strategy, settings.compute.parts)
+        self.model = Model(settings.model).to(device)
+        self.model.embedding.fit(chunk.features_NF)
+        self.parameters = self.model.num_parameters
+        #: Steps, events and elements so far; `computed` elements are with padding.
+        self.done: Counter[str] = Counter()
+        self._world, self._step = world, TrainingStep(self.model, settings, device, world)
+        # The parts of a copy share its batches: as many as they are.
+        self._feeds = [_feed(settings, chunk, device, lane) for lane in self.place.lanes(world.size)]
+
+    def step(self) -> int:
+        """Take a step as the trainer does, with what processes tell each other in it; its events."""
+        batches = [feed.next(0) for feed in self._feeds]
+        events, computed, real = (
+            sum(sizes)
+            for sizes in zip(*((b.num_events, b.elements.num_elements, b.num_elements) for b in batches), strict=True)
+        )
+        self._world.all_reduce([events, computed, real, 0.0, 0.0])
+        self._step.take(batches, self.done["steps"], _RATE)
+        if self._step.to_be_read:
+            self._step.read()
+        self.done.update(steps=1, events=events, computed=computed, real=real)
+        return events
+
+
+def _rate(once: Callable[[], int], device: torch.device, seconds: float) -> float:
+    """Events per second after the warm-up."""
+    for _ in range(_WARM_UP):
+        once()
+    synchronize(device)
+    start, events, calls = time.perf_counter(), 0, 0
+    while True:
+        events += once()
+        calls += 1
+        # Looking at the clock alone does not wait for the device, which may be far behind.
+        if calls % 64 == 0 or device.type == "cpu":
+            synchronize(device)
+            if time.perf_counter() - start >= seconds:
+                break
+    return round(events / (time.perf_counter() - start), 1)
+
+
 def time_training(
     model: ModelSettings, num_elements: int, batch_elements: int, seconds: float, device: str
 ) -> dict[str, Any]:
@@ -100,56 +154,29 @@ def time_training(
         )
     settings = TrainSettings(
         model=model,
-        source=SourceSettings(reuse=1_000_000),
+        source=SourceSettings(reuse=_ENDLESS),
         compute=ComputeSettings(device=device, batch_elements=batch_elements),
     )
     place = choose_device(device)
     torch.manual_seed(0)
     chunk = random_chunk(num_elements, max(_CHUNK_BATCHES * batch_elements // num_elements, 4)).to(place)
-    network = Model(model).to(place)
-    network.embedding.fit(chunk.features_NF)
-    training = train_rate(settings, network, chunk, place, seconds)
+    training = Training(settings, chunk, place)
+    trained = _rate(training.step, place, seconds)
     return {
         "benchmark": "train",
         "backbone": model.backbone,
-        "parameters": network.num_parameters,
+        "parameters": training.parameters,
         "num_elements": num_elements,
         "batch_elements": batch_elements,
         "device": str(place),
-        **training,
-        "infer_events_per_second": _infer_rate(settings, network, chunk, place, seconds / 2),
+        "train_events_per_second": trained,
+        "padding_share": round(1.0 - training.done["real"] / training.done["computed"], 4),
+        "infer_events_per_second": _infer_rate(settings, training.model, chunk, place, seconds / 2),
         "load_events_per_second": load_rate(settings, chunk, place, seconds / 2)["events_per_second"],
         "peak_mb": round(peak_memory(place) / 2**20, 1),
         "settings": settings.model_dump(mode="json"),
         **hardware(place.type),
     }
-
-
-def _feed(settings: TrainSettings, chunk: ElementBatch, device: torch.device, lane: int = 0) -> Feed:
-    budget, reuse = settings.compute.batch_elements, settings.source.reuse
-    return Feed(KeptChunk(chunk), budget=budget, reuse=reuse, seed=settings.seed, device=device, lane=lane)
-
-
-def train_rate(
-    settings: TrainSettings, model: Model, chunk: ElementBatch, device: torch.device, seconds: float
-) -> dict[str, Any]:
-    """Events per second of training on the events of a chunk, and the share of padding; the network learns from it."""
-    step = TrainingStep(model, settings, device)
-    feed = _feed(settings, chunk, device)
-    done = {"steps": 0, "computed": 0, "real": 0}
-
-    def once() -> int:
-        batch = feed.next(0)
-        step.take([batch], done["steps"], _RATE)
-        if step.to_be_read:
-            step.read()
-        done["steps"] += 1
-        done["computed"] += batch.elements.num_elements
-        done["real"] += batch.num_elements
-        return batch.num_events
-
-    rate = _rate(once, device, seconds)
-    return {"train_events_per_second": rate, "padding_share": round(1.0 - done["real"] / done["computed"], 4)}
 
 
 def _infer_rate(
@@ -183,34 +210,15 @@ def load_rate(settings: TrainSettings, chunk: ElementBatch, device: torch.device
     return {"events_per_second": rate, "batches_per_second": round(rate * len(sizes) / sum(sizes), 1)}
 
 
-def _rate(once: Callable[[], int], device: torch.device, seconds: float) -> float:
-    """Events per second after the warm-up."""
-    for _ in range(_WARM_UP):
-        once()
-    synchronize(device)
-    start, events, calls = time.perf_counter(), 0, 0
-    while True:
-        events += once()
-        calls += 1
-        # Looking at the clock alone does not wait for the device, which may be far behind.
-        if calls % 64 == 0 or device.type == "cpu":
-            synchronize(device)
-            if time.perf_counter() - start >= seconds:
-                break
-    return round(events / (time.perf_counter() - start), 1)
-
-
 def time_loading(dataset: Path, preset: str, overrides: Sequence[str], seconds: float) -> dict[str, Any]:
     """Events per second of chunks, batches and training, and how many times faster loading is than training."""
-    settings = TrainSettings.resolve(preset, [*overrides, *_OURS])
+    settings = TrainSettings.resolve(preset, [*overrides, f"source.reuse={_ENDLESS}", "compute.device=cpu"])
     opened = Dataset(dataset)
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as cache:
         chunk, chunks = _epochs(opened, settings, Path(cache), seconds)
     batches = load_rate(settings, chunk, _CPU, seconds / 4)
     torch.manual_seed(settings.seed)
-    network = Model(settings.model)
-    network.embedding.fit(chunk.features_NF)
-    training = train_rate(settings, network, chunk, _CPU, seconds)["train_events_per_second"]
+    training = _rate(Training(settings, chunk, _CPU).step, _CPU, seconds)
     # Chunks, and batches out of them, one after the other.
     loading = {
         epoch: round(1.0 / (1.0 / batches["events_per_second"] + (1.0 / rate if rate else 0.0)), 1)
@@ -292,75 +300,48 @@ def time_team(
 def _world_steps(
     settings: TrainSettings, num_elements: int, seconds: float, device: torch.device, world: World, apart: bool
 ) -> dict[str, Any]:
-    trainee = _Trainee(settings, num_elements, device, ALONE if apart else world)
+    torch.manual_seed(settings.seed)
+    events_of_chunk = _TEAM_CHUNK_BATCHES * (settings.compute.batch_elements // num_elements)
+    chunk = random_chunk(num_elements, events_of_chunk).to(device)
+    training = Training(settings, chunk, device, ALONE if apart else world)
     ready = time.time()
-    warm_up = _TEAM_WARM_UP_COMPILED if is_accelerator(device) else _TEAM_WARM_UP
-    warm = [trainee.timed_step() for _ in range(warm_up)]
+
+    def timed(count: int) -> list[float]:
+        clock = [time.perf_counter()]
+        for _ in range(count):
+            training.step()
+            clock.append(time.perf_counter())
+        return [after - before for before, after in zip(clock, clock[1:], strict=False)]
+
+    warm = timed(_TEAM_WARM_UP_COMPILED if is_accelerator(device) else _TEAM_WARM_UP)
     steps = world.broadcast(max(_LEAST_STEPS, math.ceil(seconds / max(min(warm), 1e-6))))
     traffic = Traffic()
     world.all_reduce([0.0])
     start = time.perf_counter()
-    taken = [trainee.timed_step() for _ in range(steps)]
+    taken = timed(steps)
     synchronize(device)
     world.all_reduce([0.0])
     elapsed = time.perf_counter() - start
-    told = world.all_gather((ready, trainee.events, traffic.sent or 0))
-    events = sum(found for _, found, _ in told[:: trainee.place.parts]) // (len(warm) + steps)
+    told = world.all_gather((ready, training.done["events"], traffic.sent or 0))
+    events = sum(found for _, found, _ in told[:: training.place.parts]) // (len(warm) + steps)
+    # By quartiles of the logarithm, so that one interruption does not count.
+    low, _, high = statistics.quantiles([math.log(value) for value in taken], n=4)
     return {
         "workers": world.size,
         "apart": apart,
         "strategy": settings.compute.strategy,
         "device": str(device),
-        "parameters": trainee.parameters,
+        "parameters": training.parameters,
         "events_per_step": events,
         "steps": steps,
         "seconds_per_step": elapsed / steps,
         "events_per_second": events * steps / elapsed,
         # An accelerator is behind: the host sees only when it asks.
-        "step_spread": None if is_accelerator(device) else _spread(taken),
+        "step_spread": None if is_accelerator(device) else (high - low) / 1.349,
         "first_step_at": max(when for when, _, _ in told),
         "bytes_per_step": None if traffic.reason else statistics.mean(sent for *_, sent in told) / steps,
-        "all_reduce": [] if apart or world.size == 1 else _sums(world, device, trainee.parameters),
+        "all_reduce": [] if apart or world.size == 1 else _sums(world, device, training.parameters),
     }
-
-
-class _Trainee:
-    """The training of one process."""
-
-    def __init__(self, settings: TrainSettings, num_elements: int, device: torch.device, world: World) -> None:
-        compute = settings.compute
-        self.place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
-        self._world, self.events, self._steps = world, 0, 0
-        torch.manual_seed(settings.seed)
-        chunk = random_chunk(num_elements, _TEAM_CHUNK_BATCHES * (compute.batch_elements // num_elements)).to(device)
-        model = Model(settings.model).to(device)
-        model.embedding.fit(chunk.features_NF)
-        self.parameters = model.num_parameters
-        self._step = TrainingStep(model, settings, device, world)
-        # The parts of a copy share its batches: as many as they are.
-        endless = settings.model_copy(update={"source": settings.source.model_copy(update={"reuse": 1_000_000})})
-        self._feeds = [_feed(endless, chunk, device, lane) for lane in self.place.lanes(world.size)]
-
-    def timed_step(self) -> float:
-        """Take a step as the trainer does, with what processes tell each other in it; its seconds."""
-        start = time.perf_counter()
-        batches = [feed.next(0) for feed in self._feeds]
-        computed = sum(batch.elements.num_elements for batch in batches)
-        real = sum(batch.num_elements for batch in batches)
-        own = sum(batch.num_events for batch in batches)
-        self._world.all_reduce([own, computed, real, 0.0, 0.0])
-        self._step.take(batches, self._steps, _RATE)
-        if self._step.to_be_read:
-            self._step.read()
-        self._steps += 1
-        self.events += own
-        return time.perf_counter() - start
-
-
-def _spread(seconds: Sequence[float]) -> float:
-    """Standard deviation of the logarithm of a step's time; by its quartiles, so that one interruption does not count."""
-    low, _, high = statistics.quantiles([math.log(value) for value in seconds], n=4)
-    return (high - low) / 1.349
 
 
 def _sums(world: World, device: torch.device, parameters: int) -> list[dict[str, float]]:

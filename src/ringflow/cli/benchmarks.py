@@ -180,7 +180,7 @@ def bench_scaling(
     plan = timing.ScalingPlan(
         engines, workers or (1, 2), ring or (2, 4, 8), elements, seconds, rounds, threads, address, master
     )
-    result = timing.run_here(settings, plan, apart=apart) if timing.is_one_of_a_team() else timing.run(settings, plan)
+    result = timing.run(settings, plan, apart=apart)
     if out is not None and speaks():  # of several processes the first
         write_record(result, out)
     timing.show(result, as_json=as_json)

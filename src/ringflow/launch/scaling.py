@@ -11,20 +11,23 @@ in bytes, rates per second. Nothing here is slow: a replay of a search asks ten 
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 from pydantic import Field
 
 from ringflow.base.config import Settings, override
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.base.log import say, table
+from ringflow.base.log import say
+from ringflow.base.output import show_table
+from ringflow.base.words import did_you_mean
 
 Algorithm = Literal["ring", "hierarchical", "tree", "server"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -35,7 +38,10 @@ _KNOWN: dict[str, Any] = tomllib.loads(Path(__file__).with_name("clusters.toml")
 _MEASURED = "measured"
 CLUSTERS: Mapping[str, Mapping[str, Any]] = {name: found for name, found in _KNOWN.items() if name != _MEASURED}
 #: What a record of a benchmark must have.
-_FIELDS = {"train": ("batch_elements", "train_events_per_second"), "scaling": ("rows", "all_reduce")}
+_FIELDS = {
+    "train": ("parameters", "num_elements", "batch_elements", "train_events_per_second"),
+    "scaling": ("parameters", "num_elements", "rows", "all_reduce"),
+}
 #: Of the time of a step, where it was not measured.
 _ASSUMED_SPREAD = 0.02
 #: The batch of so many devices is shared by all of them if it is fixed and not given.
@@ -140,44 +146,54 @@ class StepTimes(NamedTuple):
     @property
     def total(self) -> float:
         """Seconds of a step, all in all."""
-        return self.compute + self.communication + self.waiting + self.data + self.checkpoint + self.lost
+        return sum(self[:-1])
+
+
+class Measured(NamedTuple):
+    """Steps of one device, of one or several sizes."""
+
+    source: str
+    device: str
+    parameters: int
+    num_elements: int
+    steps: Sequence[tuple[float, float]]  # events and seconds
+    spread: float | None = None
+
+
+#: What comes with the package.
+SHIPPED = Measured(**_KNOWN[_MEASURED])
 
 
 class CostModel:
     """A training on a cluster: one like the measured one, but for what the settings say."""
 
-    def __init__(self, settings: ScalingSettings, measured: Measured | None = None) -> None:
-        measured = measured or default_measured()
+    def __init__(self, settings: ScalingSettings, measured: Measured = SHIPPED) -> None:
         hardware, work = self.hardware, self.work = settings.hardware, settings.work
         self.upkeep = settings.upkeep
         per_event, per_step = fit_compute(measured.steps)
         largest = max(events for events, _ in measured.steps)
-        self.events = _given(work.events, largest * (_SHARED_BATCHES if work.global_batch == "fixed" else 1))
-        self.seconds_per_event = _given(work.seconds_per_event, per_event / hardware.speed)
-        self.seconds_per_step = _given(work.seconds_per_step, per_step / hardware.speed)
-        self.spread = _given(work.spread, _given(measured.spread, _ASSUMED_SPREAD))
+        spread = _ASSUMED_SPREAD if measured.spread is None else measured.spread
+        self.events = work.events or largest * (_SHARED_BATCHES if work.global_batch == "fixed" else 1)
+        self.seconds_per_event = work.seconds_per_event or per_event / hardware.speed
+        self.seconds_per_step = per_step / hardware.speed if work.seconds_per_step is None else work.seconds_per_step
+        self.spread = spread if work.spread is None else work.spread
         self.parameters = work.parameters or measured.parameters
         self.gradient_bytes = work.bytes_per_parameter * self.parameters
         self.inside = Link(hardware.usable * hardware.inside_bandwidth, hardware.inside_latency)
         self.between = Link(hardware.usable * hardware.between_bandwidth, hardware.between_latency)
-        self._steps: dict[int, StepTimes] = {}
-
-    def step(self, devices: int) -> StepTimes:
-        """Where the time of a step on so many devices goes."""
-        if devices not in self._steps:
-            self._steps[devices] = self._step(devices)
-        return self._steps[devices]
+        #: Where the time of a step on so many devices goes.
+        self.step: Callable[[int], StepTimes] = cache(self._step)
 
     def _step(self, devices: int) -> StepTimes:
         """Checkpoints and failures cost to first order what J. W. Young says, CACM 17 (1974) 530."""
         work, upkeep = self.work, self.upkeep
-        own = self._events_per_device(devices)
-        compute = (self.seconds_per_step + own * self.seconds_per_event) * self.slowdown(devices)
+        events = self.events_per_step(devices)
+        compute = (self.seconds_per_step + events / devices * self.seconds_per_event) * self.slowdown(devices)
         added_up = self.sum_seconds(devices, self.gradient_bytes)
         hidden = min(work.overlap * added_up, work.backward * compute)
         waiting = compute * (math.exp(self.spread * slowest_of(devices)) - 1.0)
         busy = compute + added_up - hidden + waiting
-        data = max(own * devices / (upkeep.loading or math.inf) - busy, 0.0)
+        data = max(events / (upkeep.loading or math.inf) - busy, 0.0)
         checkpoint = (busy + data) * upkeep.checkpoint_seconds / upkeep.checkpoint_interval
         per_failure = upkeep.restart_seconds + (upkeep.checkpoint_interval + upkeep.checkpoint_seconds) / 2.0
         share = per_failure * self.failures_per_second(devices)
@@ -229,10 +245,7 @@ class CostModel:
 
     def events_per_step(self, devices: int) -> float:
         """Of all devices."""
-        return devices * self._events_per_device(devices)
-
-    def _events_per_device(self, devices: int) -> float:
-        return self.events / devices if self.work.global_batch == "fixed" else self.events
+        return self.events if self.work.global_batch == "fixed" else devices * self.events
 
     def throughput(self, devices: int) -> float:
         """Events per second of all devices."""
@@ -242,10 +255,18 @@ class CostModel:
         """Throughput against that of one device times their number."""
         return self.throughput(devices) / (devices * self.throughput(1))
 
-    @property
-    def restart_seconds(self) -> float:
-        """From the end of a training to its next step, on other devices or after a failure."""
-        return self.upkeep.restart_seconds
+    def row(self, devices: int) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        step = self.step(devices)
+        return {
+            "algorithm": self.work.algorithm,
+            "devices": devices,
+            "events_per_second": self.throughput(devices),
+            "efficiency": self.efficiency(devices),
+            "events_per_step": self.events_per_step(devices),
+            "step_seconds": step.total,
+            **step._asdict(),
+        }
 
 
 def slowest_of(devices: int) -> float:
@@ -260,7 +281,7 @@ def fit_compute(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """
     per_event, per_step = _line(steps)
     if per_step < 0.0 or per_event <= 0.0:
-        return sum(seconds / events for events, seconds in steps) / len(steps), 0.0
+        return fmean(seconds / events for events, seconds in steps), 0.0
     return per_event, per_step
 
 
@@ -273,44 +294,24 @@ def fit_link(devices: int, sums: Sequence[tuple[float, float]]) -> Link:
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Slope and offset of the line whose relative distances to the points are least."""
-    weighted = [(1.0 / y**2, x, y) for x, y in points]
-    total = sum(w for w, _, _ in weighted)
-    mean_x, mean_y = sum(w * x for w, x, _ in weighted) / total, sum(w * y for w, _, y in weighted) / total
-    spread = sum(w * (x - mean_x) ** 2 for w, x, _ in weighted)
-    if spread <= 1e-12 * total * mean_x**2:
-        return mean_y / mean_x, 0.0
-    slope = sum(w * (x - mean_x) * (y - mean_y) for w, x, y in weighted) / spread
-    return slope, mean_y - slope * mean_x
-
-
-class Measured(NamedTuple):
-    """Steps of one device, of one or several sizes."""
-
-    source: str
-    device: str
-    parameters: int
-    num_elements: int
-    steps: Sequence[tuple[float, float]]  # events and seconds
-    spread: float | None = None
-
-
-def default_measured() -> Measured:
-    """What comes with the package."""
-    return Measured(**_KNOWN[_MEASURED])
+    x, y = np.array(points, dtype=np.float64).T
+    if np.ptp(x) <= 1e-6 * x.mean():
+        return float(y.mean() / x.mean()), 0.0
+    slope, offset = np.polyfit(x, y, 1, w=1.0 / y)
+    return float(slope), float(offset)
 
 
 def read_measured(paths: Sequence[Path]) -> Measured:
     """The steps of records of `ringflow bench train` or `ringflow bench scaling`, all of one network on one kind of device."""
     records = [(path, _read_record(path)) for path in paths]
     first = records[0][1]
+    steps, spreads = [], []
     for path, record in records:
         for name in ("parameters", "num_elements"):
             if record[name] != first[name]:
                 raise UsageError(
                     f"{path} has {name}={record[name]} and {paths[0]} has {first[name]}; give records of one network"
                 )
-    steps, spreads = [], []
-    for path, record in records:
         if record["benchmark"] == "train":
             events = record["batch_elements"] // record["num_elements"]
             steps.append((events, events / record["train_events_per_second"]))
@@ -330,15 +331,16 @@ def read_measured(paths: Sequence[Path]) -> Measured:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({(error.strerror or 'unknown reason').lower()})") from None
     except ValueError:
         raise InputFileError(f"{path} is no JSON; give what `ringflow bench scaling --out FILE` wrote") from None
-    kind = record.get("benchmark") if isinstance(record, dict) else None
-    if kind not in _FIELDS or any(name not in record for name in ("parameters", "num_elements", *_FIELDS[kind])):
+    found: dict[str, Any] = record if isinstance(record, dict) else {}
+    wanted = _FIELDS.get(found.get("benchmark", ""))
+    if wanted is None or any(name not in found for name in wanted):
         raise InputFileError(f"{path} is no record of `ringflow bench train` or `ringflow bench scaling`")
-    return record
+    return found
 
 
 def _row_of(record: Mapping[str, Any], engine: str, workers: int, path: Path) -> Mapping[str, Any]:
@@ -351,23 +353,15 @@ def _row_of(record: Mapping[str, Any], engine: str, workers: int, path: Path) ->
 
 def resolve(hardware: str, overrides: Sequence[str]) -> ScalingSettings:
     """The settings for a cluster: one of ours by name, or a TOML file with the fields of `hardware`."""
-    fields = CLUSTERS.get(hardware)
-    if fields is None:
-        path = Path(hardware)
-        if not path.is_file():
-            close = difflib.get_close_matches(hardware, CLUSTERS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ";"
-            raise UsageError(f"no cluster or TOML file {hardware!r}{hint} there are {', '.join(CLUSTERS)}")
-        try:
-            fields = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputFileError(f"{path} is no TOML file ({' '.join(str(error).split())})") from None
+    if hardware in CLUSTERS:
+        fields = CLUSTERS[hardware]
+    elif Path(hardware).is_file():
+        fields = HardwareSettings.resolve(Path(hardware), complete=False).model_dump(exclude_unset=True)
+    else:
+        hint = did_you_mean(hardware, CLUSTERS)
+        raise UsageError(f"no cluster or TOML file {hardware!r}; {hint}there are {', '.join(CLUSTERS)}")
     given = [override(f"hardware.{name}", value) for name, value in fields.items()]
     return ScalingSettings.resolve(None, [*given, *overrides])
-
-
-def _given(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
 
 
 def check_against(path: Path) -> list[dict[str, Any]]:
@@ -382,10 +376,14 @@ def check_against(path: Path) -> list[dict[str, Any]]:
             f"{path} is a record of `ringflow bench {record['benchmark']}`; give one of `bench scaling`"
         )
     alone = _row_of(record, "local", 1, path)
-    together = [row for row in record["rows"] if row["engine"] == "local" and row["workers"] > 1 and "error" not in row]
+    together = {
+        row["workers"]: row["events_per_second"]
+        for row in record["rows"]
+        if row["engine"] == "local" and row["workers"] > 1 and "error" not in row
+    }
     if not together or not record["all_reduce"]:
         raise InputFileError(f"{path} has one process only; measure with --workers 1 2")
-    largest = max(row["workers"] for row in together)
+    largest = max(together)
     link = fit_link(largest, [(found["bytes"], found["seconds"]) for found in record["all_reduce"]])
     apart = _row_of(record, "apart", largest, path)
     contention = max(float(apart["seconds_per_step"] / alone["seconds_per_step"]), 1.0)
@@ -401,21 +399,18 @@ def check_against(path: Path) -> list[dict[str, Any]]:
         upkeep=UpkeepSettings(checkpoint_seconds=0.0, restart_seconds=0.0, node_lifetime_hours=1e30),
     )
     model = CostModel(settings, read_measured([path]))
-    rows = []
-    for row in sorted(together, key=lambda row: int(row["workers"])):
-        predicted, measured = model.throughput(row["workers"]), row["events_per_second"]
-        rows.append(
-            {
-                "workers": row["workers"],
-                "predicted_events_per_second": round(predicted, 2),
-                "measured_events_per_second": measured,
-                "error_percent": round(100.0 * (predicted / measured - 1.0), 2),
-                "bandwidth": round(link.bandwidth),
-                "latency": link.latency,
-                "contention": round(contention, 4),
-            }
-        )
-    return rows
+    return [
+        {
+            "workers": workers,
+            "predicted_events_per_second": round(model.throughput(workers), 2),
+            "measured_events_per_second": measured,
+            "error_percent": round(100.0 * (model.throughput(workers) / measured - 1.0), 2),
+            "bandwidth": round(link.bandwidth),
+            "latency": link.latency,
+            "contention": round(contention, 4),
+        }
+        for workers, measured in sorted(together.items())
+    ]
 
 
 def predict(
@@ -428,43 +423,30 @@ def predict(
 ) -> dict[str, Any]:
     """Rows by number of devices and way of adding up, ready for JSON; the way that was asked for comes first."""
     settings = resolve(hardware, overrides)
-    found = read_measured(measured) if measured else default_measured()
     if measured and "hardware.speed" not in {word.partition("=")[0] for word in overrides}:
         # What was measured is what is meant: the speed of ours is relative to the measurement of ours.
         settings = settings.model_copy(update={"hardware": settings.hardware.model_copy(update={"speed": 1.0})})
-    model = CostModel(settings, found)
-    if not model.throughput(1):
+    found = read_measured(measured) if measured else SHIPPED
+    chosen = settings.work.algorithm
+    models = [
+        CostModel(settings.model_copy(update={"work": settings.work.model_copy(update={"algorithm": name})}), found)
+        for name in (chosen, *(name for name in ALGORITHMS if name != chosen))
+    ]
+    if not models[0].throughput(1):
         raise UsageError(
             f"one node fails every {settings.upkeep.node_lifetime_hours:g} hours, before it gets on; give a larger "
             "upkeep.node_lifetime_hours, or a smaller upkeep.restart_seconds"
         )
-    numbers, chosen = sorted(set(devices or DEVICES)), settings.work.algorithm
-    ways = [
-        settings.model_copy(update={"work": settings.work.model_copy(update={"algorithm": name})})
-        for name in (chosen, *(name for name in ALGORITHMS if name != chosen))
-    ]
+    numbers = sorted(set(devices or DEVICES))
     return {
         "hardware": hardware,
         "settings": settings.model_dump(mode="json"),
         "measured": {**found._asdict(), "steps": [list(step) for step in found.steps]},
         "algorithm": chosen,
-        "rows": [_row(one, number) for one in (CostModel(way, found) for way in ways) for number in numbers],
-        "best_checkpoint_interval": model.best_checkpoint_interval(numbers[-1]),
-        "assumptions": _assumptions(model, found),
+        "rows": [model.row(number) for model in models for number in numbers],
+        "best_checkpoint_interval": models[0].best_checkpoint_interval(numbers[-1]),
+        "assumptions": _assumptions(models[0], found),
         "check": check_against(check) if check else [],
-    }
-
-
-def _row(model: CostModel, devices: int) -> dict[str, Any]:
-    step = model.step(devices)
-    return {
-        "algorithm": model.work.algorithm,
-        "devices": devices,
-        "events_per_second": model.throughput(devices),
-        "efficiency": model.efficiency(devices),
-        "events_per_step": model.events_per_step(devices),
-        "step_seconds": step.total,
-        **step._asdict(),
     }
 
 
@@ -503,22 +485,9 @@ def _assumptions(model: CostModel, found: Measured) -> list[str]:
 
 def show(result: Mapping[str, Any]) -> None:
     """Tables for people."""
-    columns = ("devices", "events_per_second", "efficiency", "step_ms", *StepTimes._fields)
-    cells = [
-        [
-            f"{row['devices']:,}",
-            f"{row['events_per_second']:,.0f}",
-            f"{row['efficiency']:.3f}",
-            *(f"{1e3 * row[name]:.3f}" for name in ("step_seconds", *StepTimes._fields)),
-        ]
-        for row in result["rows"]
-        if row["algorithm"] == result["algorithm"]
-    ]
-    table(f"{result['settings']['hardware']['title']}, {result['algorithm']} (parts of a step in ms)", columns, cells)
+    title = f"{result['settings']['hardware']['title']}, {result['algorithm']} (parts of a step in seconds)"
+    columns = ("devices", "events_per_second", "efficiency", "step_seconds", *StepTimes._fields)
+    show_table(title, [row for row in result["rows"] if row["algorithm"] == result["algorithm"]], columns)
     for sentence in result["assumptions"]:
         say(f"- {sentence}")
-    for row in result["check"]:
-        say(
-            f"{row['workers']} processes: predicted {row['predicted_events_per_second']} events/s, measured "
-            f"{row['measured_events_per_second']}: {row['error_percent']:+.1f} %"
-        )
+    show_table("The model against a measurement", result["check"])

@@ -104,7 +104,7 @@ def test_tables_for_people_name_what_failed(command: Callable[..., Any], tmp_pat
     done = command("bench", "scaling", "clic_tiny", *words, "--out", tmp_path / "scaling.json")
     assert (done.code, done.stdout) == (0, "")
     assert "over torchrun percent" in done.stderr
-    assert "ray, 1 process: ray is not installed; pip install 'ringflow[ray]'" in done.stderr
+    assert "ray x 1: ray is not installed; pip install 'ringflow[ray]'" in done.stderr
     assert json.loads((tmp_path / "scaling.json").read_text())["benchmark"] == "scaling"
 
 

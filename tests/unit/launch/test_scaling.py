@@ -16,10 +16,10 @@ from ringflow.launch.scaling import (
     ALGORITHMS,
     CLUSTERS,
     DEVICES,
+    SHIPPED,
     CostModel,
     Link,
     check_against,
-    default_measured,
     fit_compute,
     fit_link,
     predict,
@@ -94,7 +94,7 @@ def test_checkpoints_and_failures_take_their_share() -> None:
     assert failing.throughput(8) == pytest.approx(0.9 * model(*upkeep).throughput(8))
     assert failing.throughput(80) == 0.0  # it fails faster than it gets on
     assert failing.best_checkpoint_interval(8) == pytest.approx(math.sqrt(20.0 * 1000.0))
-    assert failing.restart_seconds == 45.0
+    assert failing.upkeep.restart_seconds == 45.0
 
 
 def test_a_fixed_batch_is_shared() -> None:
@@ -196,7 +196,7 @@ def test_records_of_two_networks_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_measurement_of_ours_is_that_of_the_record() -> None:
-    kept = default_measured()
+    kept = SHIPPED
     found = read_measured([RESULTS / Path(kept.source).name])
     assert (kept.device, kept.parameters, kept.num_elements) == (found.device, found.parameters, found.num_elements)
     assert [number for step in kept.steps for number in step] == pytest.approx(
@@ -229,5 +229,5 @@ def test_wrong_names_are_told(tmp_path: Path) -> None:
     own.write_text("devices_per_node = 4\nbetween_bandwidth = 1e9\n")
     assert predict(str(own))["settings"]["hardware"]["devices_per_node"] == 4
     own.write_text("devices_per_node = ")
-    with pytest.raises(InputFileError, match="is no TOML file"):
+    with pytest.raises(SettingsError, match="not a TOML file"):
         predict(str(own))

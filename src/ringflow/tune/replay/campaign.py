@@ -163,7 +163,7 @@ def replay_study(
         "sensitivity": decides,
         "replay_trials_per_second": sum(one.trials for found in results.values() for one in found) / seconds,
         "turn_seconds": _turn(campaign, setting) / campaign.costs.throughput(setting.initial_workers),
-        "load_seconds": campaign.costs.restart_seconds + setting.reload_seconds,
+        "load_seconds": campaign.costs.upkeep.restart_seconds + setting.reload_seconds,
         "assumptions": [*assumptions(campaign, setting, trials), *(f"{sentence}." for sentence in told if sentence)],
     }
     if out is not None:
@@ -316,7 +316,7 @@ def assumptions(campaign: Campaign, setting: Setting, trials: int | None, per_de
         f"of them it is at {100 * costs.efficiency(grown):.0f} % of ideal.",
         f"Larger batches: {loss}"
         + (", and trials are shown as many more events as that takes." if setting.lengthen else "."),
-        f"Every start takes {costs.restart_seconds:g} s, loading a network again {setting.reload_seconds:g} s more.",
+        f"Every start takes {costs.upkeep.restart_seconds:g} s, loading a network again {setting.reload_seconds:g} s more.",
         "A trial that is to grow waits for all its devices."
         if setting.growth == "wait"
         else "A trial that is to grow takes what is free.",

@@ -10,7 +10,7 @@ What is assumed:
 - Trials that go on come first, then new ones; each waits until it has all its devices, and nobody overtakes. A trial that is to
   have more devices gives its own back and waits, as in the published RASDA, which asks its cluster for the new size without
   regard to what is free (`growth="wait"`). With "take" it goes on at once with what is free, up to what it was to have.
-- Every start costs `costs.restart_seconds`, whether it is the first, after a pause or on other devices; `reload_seconds` come
+- Every start costs `costs.upkeep.restart_seconds`, whether it is the first, after a pause or on other devices; `reload_seconds` come
   on top if there is something to load. A trial that was put aside gives its devices back and is started again, as by the
   driver of a study, also if it goes on at once.
 - The batch of a worker stays as it is, so that the global batch grows with the workers. The value is a function of the events
@@ -208,7 +208,7 @@ class _Study:
         """A trial gets its devices."""
         trial.workers, trial.since, trial.first = trial.wanted, self._now, trial.resource
         self._free -= trial.workers
-        cost = self._costs.restart_seconds + self._setting.reload_seconds * trial.loaded
+        cost = self._costs.upkeep.restart_seconds + self._setting.reload_seconds * trial.loaded
         self._result.reloads += trial.loaded
         trial.loaded = True
         self._go(trial, cost)
@@ -253,7 +253,7 @@ class _Study:
         result.complete += trial.resource == self._scheduler.most
         if value < result.best:
             result.best_over_time.append((self._now, value))
-        restart = (self._costs.restart_seconds + self._setting.reload_seconds) * self._costs.throughput(1)
+        restart = (self._costs.upkeep.restart_seconds + self._setting.reload_seconds) * self._costs.throughput(1)
         decision = self._scheduler.report(Report(trial.number, trial.resource, value, restart=restart))
         if decision.verdict in ("stop", "pause"):
             self._release(trial)
