@@ -38,7 +38,7 @@ def show_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
     """Some columns of rows, all of the first row unless named; nothing if there are no rows."""
     if rows:
         names = columns or list(rows[0])
-        table(title, names, [[_word(row.get(name)) for name in names] for row in rows])
+        table(title, names, [[word(row.get(name)) for name in names] for row in rows])
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
@@ -74,7 +74,7 @@ def _lines(summary: Mapping[str, Any], section: str = "") -> list[tuple[str, str
         if isinstance(value, Mapping):
             lines += _lines(value, f"{section}{name_in_words(name)}: ")
             continue
-        measured, said = name_in_words(name), _word(value)
+        measured, said = name_in_words(name), word(value)
         for ending, quantity, words in (("bytes", "size", size_in_words), ("seconds", "time", time_in_words)):
             if measured.endswith(ending) and isinstance(value, (int, float)):
                 measured, said = measured.removesuffix(ending) + quantity, words(value)
@@ -91,12 +91,13 @@ def finite_or_null(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _word(value: object) -> str:
+def word(value: object) -> str:
+    """A value as people read it."""
     match value:
         case Mapping():
-            return " ".join(f"{name_in_words(name)} {_word(inner)}" for name, inner in value.items())
+            return " ".join(f"{name_in_words(name)} {word(inner)}" for name, inner in value.items())
         case list() | tuple():
-            return ", ".join(map(_word, value))
+            return ", ".join(map(word, value))
         case bool():
             return "yes" if value else "no"
         case int():
@@ -107,4 +108,4 @@ def _word(value: object) -> str:
 
 
 def _cell(name: str, value: object) -> str:
-    return ("PASS" if value else "FAIL") if name == "ok" else _word(value)
+    return ("PASS" if value else "FAIL") if name == "ok" else word(value)

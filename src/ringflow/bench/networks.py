@@ -24,7 +24,6 @@ import torch
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
 from ringflow.base.processes import keep_freed_memory
-from ringflow.bench.events import ttbar
 from ringflow.bench.measure import growth, in_fresh_process, median_milliseconds, peak_megabytes
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import random_elements
@@ -34,8 +33,6 @@ from ringflow.infer.runtime import EventRuntime, event_values
 from ringflow.models.file import load_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
-from ringflow.recipes.reconstruct import reconstruct
-from ringflow.recipes.simulate import simulate
 from ringflow.train.device import hardware
 
 BACKBONES = ("graph", "kernel", "attention", "mlp", shipped.SHIPPED)
@@ -109,6 +106,11 @@ def time_engines(
     engines: Sequence[str] = (), elements: Sequence[int] = (), events: int = 200, model: Path | None = None
 ) -> dict[str, Any]:
     """Rows of engine and number of elements, and events per second of `ringflow reconstruct`, from file to file."""
+    # Late: the fresh process of a row has no need of them.
+    from ringflow.bench.events import ttbar
+    from ringflow.recipes.reconstruct import reconstruct
+    from ringflow.recipes.simulate import simulate
+
     if unknown := sorted(set(engines) - set(ENGINES)):
         raise UsageError(f"no engine named {unknown[0]!r}; choose from {', '.join(ENGINES)}")
     path, names, counts = shipped.model_file(model), list(engines or ENGINES), elements or INFER_ELEMENTS

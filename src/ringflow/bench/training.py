@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,9 @@ class Training:
     def step(self) -> int:
         """Take a step as the trainer does, with what processes tell each other in it; its events."""
         batches = [feed.next(0) for feed in self._feeds]
-        events, computed, real = (
-            sum(sizes)
-            for sizes in zip(*((b.num_events, b.elements.num_elements, b.num_elements) for b in batches), strict=True)
-        )
+        events: int = sum(batch.num_events for batch in batches)
+        computed = sum(batch.elements.num_elements for batch in batches)
+        real = sum(batch.num_elements for batch in batches)
         self._world.all_reduce([events, computed, real, 0.0, 0.0])
         self._step.take(batches, self.done["steps"], _RATE)
         if self._step.to_be_read:
@@ -311,7 +311,7 @@ def _world_steps(
         for _ in range(count):
             training.step()
             clock.append(time.perf_counter())
-        return [after - before for before, after in zip(clock, clock[1:], strict=False)]
+        return [after - before for before, after in pairwise(clock)]
 
     warm = timed(_TEAM_WARM_UP_COMPILED if is_accelerator(device) else _TEAM_WARM_UP)
     steps = world.broadcast(max(_LEAST_STEPS, math.ceil(seconds / max(min(warm), 1e-6))))

@@ -169,7 +169,7 @@ class CostModel:
 
     def __init__(self, settings: ScalingSettings, measured: Measured = SHIPPED) -> None:
         hardware, work = self.hardware, self.work = settings.hardware, settings.work
-        self.upkeep = settings.upkeep
+        self.settings, self.upkeep = settings, settings.upkeep
         per_event, per_step = fit_compute(measured.steps)
         largest = max(events for events, _ in measured.steps)
         spread = _ASSUMED_SPREAD if measured.spread is None else measured.spread

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import heapq
 import json
 import math
 import warnings
@@ -21,20 +20,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import matplotlib
 from markupsafe import Markup
 
 from ringflow.base import page as pages
 from ringflow.base.errors import RingflowError
+from ringflow.base.output import word
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.base.words import flat, time_in_words
+from ringflow.evaluate.plots.style import style
 from ringflow.launch.frameworks import framework
 from ringflow.tune import charts
 from ringflow.tune.best import front_of, objective_values
+from ringflow.tune.charts import STATES, or_infinite
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import Reported, State, StudyRecord, TrialRecord, best_of
 from ringflow.tune.schedulers import one_bracket
-from ringflow.tune.space import Choice, Parameter, Range, Space, same
+from ringflow.tune.space import Choice, Space, same
 
 REPORT_FOLDER = "report"
 #: Trials in the table of the page as it is written, and in a page of it when it is sorted.
@@ -55,16 +58,6 @@ class Comparison(NamedTuple):
     def gain(self) -> float:
         """By what share the best is lower."""
         return (self.theirs - self.best) / abs(self.theirs) if self.theirs else 0.0
-
-
-class Bar(NamedTuple):
-    """Processes from `lane` on, next to each other, that a trial had for a time."""
-
-    lane: int
-    lanes: int
-    trial: TrialRecord
-    start: float
-    end: float
 
 
 @dataclass(frozen=True)
@@ -117,16 +110,23 @@ class StudyView:
     @cached_property
     def values(self) -> dict[int, list[float]]:
         """Last values of all objectives by trial, of trials that have a finite first one."""
-        told = {trial.number: objective_values(trial, self.objectives) for trial in self.trials if trial.reports}
-        for trial in self.trials:
-            if trial.reports:
-                told[trial.number][0] = trial.reports[-1].value
-        return {number: values for number, values in told.items() if math.isfinite(values[0])}
+        return {
+            trial.number: [trial.value or 0.0, *objective_values(trial, self.objectives)[1:]]
+            for trial in self.trials
+            if math.isfinite(or_infinite(trial.value))
+        }
 
     @cached_property
     def coordinates(self) -> list[list[float | None]]:
         """For every parameter, where each trial is on its axis; None where it is not active."""
-        return [_coordinates(parameter, self.trials) for parameter in self.folder.space.parameters]
+        found: list[list[float | None]] = []
+        for parameter in self.folder.space.parameters:
+            held: list[Any] = [trial.point.get(parameter.name) for trial in self.trials]
+            if isinstance(parameter, Choice):
+                known = {word(option): float(index) for index, option in enumerate(parameter.options)}
+                held = [None if value is None else known.get(word(value)) for value in held]
+            found.append(held)
+        return found
 
     @cached_property
     def climbs(self) -> list[dict[int, Reported]]:
@@ -160,9 +160,9 @@ class StudyView:
     def against_first(self) -> Comparison | None:
         """The best trial and the first one, after the events that the first one was shown."""
         first = self.trials[0] if self.trials else None
-        if self.best is None or first is None or first is self.best or first.number not in self.values:
+        if first is None or first is self.best or first.number not in self.values:
             return None
-        return self._compared(first.resource, self.values[first.number][0], self.best)
+        return self._compared(first.resource, self.values[first.number][0])
 
     def against_median(self) -> Comparison | None:
         """The best trial and the median, at the highest rung that at least half of the trials came to."""
@@ -172,36 +172,37 @@ class StudyView:
                 if math.isfinite(report.value):
                     by_rung.setdefault(self.rung(report.resource), []).append(report.value)
         crowded = [rung for rung, values in by_rung.items() if 2 * len(values) >= len(self.values) and len(values) > 2]
-        if self.best is None or not crowded:
-            return None
-        return self._compared(self.rungs[max(crowded)], median(by_rung[max(crowded)]), self.best)
+        return self._compared(self.rungs[max(crowded)], median(by_rung[max(crowded)])) if crowded else None
 
-    def _compared(self, resource: int, theirs: float, best: TrialRecord) -> Comparison | None:
+    def _compared(self, resource: int, theirs: float) -> Comparison | None:
         """The best trial at that rung, where trials come a step apart, or at the last report before; None if it has none."""
-        rung = self.rung(resource)
-        reached = [report.value for report in best.reports if self.rung(report.resource) <= rung]
+        reports = self.best.reports if self.best else []
+        reached = [report.value for report in reports if self.rung(report.resource) <= self.rung(resource)]
         return Comparison(resource, theirs, reached[-1]) if reached and math.isfinite(reached[-1]) else None
+
+    @property
+    def segments(self) -> list[tuple[float, float, int, TrialRecord]]:
+        """Every time that a trial had processes: start, end, how many, and who."""
+        last = self.record.last_time
+        return [
+            (part.start, last if part.end is None else part.end, part.workers, trial)
+            for trial in self.trials
+            for part in trial.segments
+        ]
 
     @cached_property
     def costs(self) -> dict[int, dict[State, float]]:
         """Device-seconds by rung that was climbed to, and by what became of the trials."""
         costs: dict[int, dict[State, float]] = {number: {} for number in range(len(self.rungs))}
-        for trial in self.trials:
-            for part in trial.segments:
-                end = self.record.last_time if part.end is None else part.end
-                since = part.start
-                inside = [report for report in trial.reports if part.start < report.time <= end]
-                stops = [(report.time, self.rung(report.resource)) for report in inside]
-                for time, rung in [*stops, (end, self._climbing_to(trial, since if not inside else inside[-1].time))]:
-                    spent = costs[rung]
-                    spent[trial.state] = spent.get(trial.state, 0.0) + part.workers * (time - since)
-                    since = time
+        for start, end, workers, trial in self.segments:
+            since = start
+            later = next((said.resource for said in trial.reports if said.time > end), max(trial.until, trial.resource))
+            stops = [(said.time, said.resource) for said in trial.reports if start < said.time <= end]
+            for time, resource in [*stops, (end, later)]:
+                spent = costs[self.rung(resource)]
+                spent[trial.state] = spent.get(trial.state, 0.0) + workers * (time - since)
+                since = time
         return costs
-
-    def _climbing_to(self, trial: TrialRecord, since: float) -> int:
-        """The rung that a trial was on its way to at a time, as far as its reports tell."""
-        later = next((report.resource for report in trial.reports if report.time > since), None)
-        return self.rung(later if later is not None else max(trial.until, trial.resource))
 
     def saving(self) -> tuple[float, float] | None:
         """Device-seconds of the trials that ended, and what they would have cost had all lived to the end at their own pace."""
@@ -210,75 +211,38 @@ class StudyView:
         whole = sum(trial.device_seconds(self.record.last_time) * self.record.most / trial.resource for trial in ended)
         return (spent, whole) if ended and whole > 0 else None
 
-    def bars(self) -> tuple[int, list[Bar]]:
-        """Who had which processes: the number of processes, and a bar for every time that a trial had some."""
-        last = self.record.last_time
-        parts = sorted(
-            (part.start, last if part.end is None else part.end, part.workers, trial.number)
-            for trial in self.trials
-            for part in trial.segments
+    def best_first(self) -> list[TrialRecord]:
+        """All trials: those that lived to the end, then the others, each by value; those without one last."""
+        told = {number: values[0] for number, values in self.values.items()}
+        return sorted(
+            self.trials, key=lambda t: (t.number not in told, t.state != "complete", told.get(t.number, 0.0), t.number)
         )
-        free: list[int] = []
-        busy: list[tuple[float, int]] = []
-        bars, lanes = [], 0
-        for start, end, workers, number in parts:
-            while busy and busy[0][0] <= start:
-                heapq.heappush(free, heapq.heappop(busy)[1])
-            while len(free) < workers:
-                heapq.heappush(free, lanes)
-                lanes += 1
-            taken = [heapq.heappop(free) for _ in range(workers)]
-            for lane in taken:
-                heapq.heappush(busy, (end, lane))
-            bars += [Bar(lane, count, self.trials[number], start, end) for lane, count in _runs(taken)]
-        return lanes, bars
 
     def data(self) -> dict[str, Any]:
         """Columns of numbers for the page: what is pointed at, sorted and chosen there."""
-        last = self.record.last_time
+        last, states = self.record.last_time, list(STATES)
         columns: dict[str, list[Any]] = {
             "number": [trial.number for trial in self.trials],
-            "state": [charts.STATES.index(trial.state) for trial in self.trials],
+            "state": [states.index(trial.state) for trial in self.trials],
             "events": [trial.resource for trial in self.trials],
             "workers": [trial.segments[-1].workers if trial.segments else 0 for trial in self.trials],
             "seconds": [round(trial.device_seconds(last), 1) for trial in self.trials],
         }
+        nothing = [math.nan] * len(self.objectives)
         for index in range(len(self.objectives)):
-            told = (self.values.get(trial.number, [math.nan] * (index + 1))[index] for trial in self.trials)
+            told = (self.values.get(trial.number, nothing)[index] for trial in self.trials)
             columns[f"o{index}"] = [float(f"{value:.6g}") if math.isfinite(value) else None for value in told]
         columns |= {f"p{index}": places for index, places in enumerate(self.coordinates)}
         return {
-            "states": charts.STATES,
+            "states": states,
             "objectives": self.objectives,
             "best": self.best.number if self.best else None,
             "parameters": [
-                {"name": parameter.name, "options": _options(parameter)} for parameter in self.folder.space.parameters
+                {"name": p.name, "options": [*map(word, p.options)] if isinstance(p, Choice) else None}
+                for p in self.folder.space.parameters
             ],
             "columns": columns,
         }
-
-
-def _coordinates(parameter: Parameter, trials: Sequence[TrialRecord]) -> list[float | None]:
-    held = [trial.point.get(parameter.name) for trial in trials]
-    if isinstance(parameter, Range):
-        return [value if isinstance(value, int | float) else None for value in held]
-    known = {charts.words(option): float(index) for index, option in enumerate(parameter.options)}
-    return [None if value is None else known.get(charts.words(value)) for value in held]
-
-
-def _options(parameter: object) -> list[str] | None:
-    return list(map(charts.words, parameter.options)) if isinstance(parameter, Choice) else None
-
-
-def _runs(lanes: Sequence[int]) -> list[tuple[int, int]]:
-    """Sorted numbers as (first, how many that follow each other)."""
-    runs: list[list[int]] = []
-    for lane in lanes:
-        if runs and lane == sum(runs[-1]):
-            runs[-1][1] += 1
-        else:
-            runs.append([lane, 1])
-    return [(first, count) for first, count in runs]
 
 
 def importances(space: Space, trials: Sequence[TrialRecord]) -> dict[str, float]:
@@ -292,7 +256,7 @@ def importances(space: Space, trials: Sequence[TrialRecord]) -> dict[str, float]
     told = [trial for trial in trials if trial.reports]
     if len(told) < FEWEST:
         return {}
-    places = [(-trial.resource, _or_infinite(trial.reports[-1].value)) for trial in told]
+    places = [(-trial.resource, or_infinite(trial.value)) for trial in told]
     rank = {place: number for number, place in enumerate(sorted(set(places)))}
     names = {parameter.name: parameter for parameter in space.parameters}
     if len(rank) == 1:
@@ -317,57 +281,44 @@ def importances(space: Space, trials: Sequence[TrialRecord]) -> dict[str, float]
     return {**found, **dict.fromkeys(names.keys() - found.keys(), 0.0)}
 
 
-def _or_infinite(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
-
-
-class Picture(NamedTuple):
-    """A drawing in the page."""
-
-    title: str
-    caption: str
-    drawing: Markup
-    wide: bool = False
-
-
 def write_report(study: Path, out: Path | None = None) -> Path:
     """Write the page into the folder `out`; the path of the page."""
     folder = StudyFolder(study)
     view = StudyView(folder, folder.record())
     out = prepare(out or study / REPORT_FOLDER, marks=(PAGE_FILE,))
-    page = out / PAGE_FILE
-    write_atomic(page, render(view))
-    return page
+    with matplotlib.rc_context(style()):
+        write_atomic(out / PAGE_FILE, _render(view))
+    return out / PAGE_FILE
 
 
-def render(view: StudyView) -> str:
+def _render(view: StudyView) -> str:
     """The page of a study, finished or not."""
     script = (_OWN / "study.js").read_text(encoding="utf-8")
+    front = front_of(view.trials, view.objectives) if len(view.objectives) > 1 and view.values else None
     return pages.render(
         _OWN / "study.html.j2",
-        number=charts.number,
-        words=charts.words,
+        charts=charts,
+        word=word,
         finite=math.isfinite,
         span=time_in_words,
-        hours=charts.hours,
+        hours=lambda seconds: word(seconds / 3600),
         view=view,
         name=view.folder.path.absolute().name,
         settings=view.folder.settings,
-        states=charts.STATES,
+        states=[state for state in STATES if view.states[state]],
         parameters=view.folder.space.parameters,
         first=view.against_first(),
         middle=view.against_median(),
         saving=view.saving(),
-        importances=_importances(view),
-        history=_how_it_went(view) if view.values else [],
-        slices=[Picture(name, "", Markup(drawing)) for name, drawing in charts.slices(view)] if view.values else [],
-        parallel=Markup(charts.parallel(view)) if view.values else "",
-        parallel_most=charts.MOST_PARALLEL,
-        costs=_costs(view),
-        pareto=_pareto(view) if len(view.objectives) > 1 and view.values else None,
-        rows=best_first(view)[:TABLE_ROWS],
-        failures=[trial for trial in view.trials if trial.reason][-TABLE_ROWS:],
-        failed=sum(1 for trial in view.trials if trial.reason),
+        importances=importances(view.folder.space, view.trials),
+        fewest=FEWEST,
+        resized=any(len({report.workers for report in trial.reports}) > 1 for trial in view.trials),
+        climbers=sum(len(climb) > 1 for climb in view.climbs),
+        front=front,
+        front_rows=list(zip(front.trials, front.values.tolist(), strict=True))[:TABLE_ROWS] if front else [],
+        rows=view.best_first()[:TABLE_ROWS],
+        failures=[trial for trial in view.trials if trial.reason],
+        most_rows=TABLE_ROWS,
         provenance=dict(_provenance(view.folder)),
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         script=Markup(script),
@@ -376,91 +327,8 @@ def render(view: StudyView) -> str:
     )
 
 
-def best_first(view: StudyView) -> list[TrialRecord]:
-    """All trials: those that lived to the end, then the others, each by value; those without one last."""
-
-    def place(trial: TrialRecord) -> tuple[bool, bool, float, int]:
-        told = view.values.get(trial.number)
-        return told is None, trial.state != "complete", told[0] if told else 0.0, trial.number
-
-    return sorted(view.trials, key=place)
-
-
-def _how_it_went(view: StudyView) -> list[Picture]:
-    name = view.objectives[0]
-    drawn = [
-        Picture(
-            "History",
-            f"Last {name} of every trial, in the order in which they began. Line: the best so far, of trials that lived to the "
-            "end if any did. A cross was stopped early, a diamond goes on, a plus failed later; what is far above is marked at "
-            "the edge.",
-            Markup(charts.history(view)),
-        ),
-        Picture(
-            "Learning curves",
-            f"{name} at every rung that a trial came to."
-            + (f" Of {len(view.trials):,} trials {charts.MOST_LINES} are drawn: those that came furthest, and some others."
-               if len(view.trials) > charts.MOST_LINES else ""),
-            Markup(charts.curves(view)),
-        ),
-    ]  # fmt: skip
-    if len(view.rungs) > 1:
-        resized = any(len({report.workers for report in trial.reports}) > 1 for trial in view.trials)
-        caption = (
-            "Trials at every rung, the best on top. A line is a trial that went on to the next rung. A cross was stopped, a "
-            "diamond is put aside or on its way, a plus failed later."
-        )
-        if resized:
-            caption += " A line is the thicker the more processes the trial had; small numbers say where it got more."
-        climbers = sum(1 for climb in view.climbs if len(climb) > 1)
-        if climbers > charts.MOST_CLIMBS:
-            caption += (
-                f" Of {climbers:,} lines {charts.MOST_CLIMBS} are drawn: those that came furthest, and some others."
-            )
-        drawn.append(Picture("Rungs", caption, Markup(charts.rung_diagram(view)), wide=True))
-    return drawn
-
-
-def _costs(view: StudyView) -> list[Picture]:
-    if not any(trial.segments for trial in view.trials):
-        return []
-    return [
-        Picture(
-            "Processes",
-            "Which trial had which process when. Gaps are starts of trainings, and processes that nobody used.",
-            Markup(charts.timeline(view)),
-            wide=True,
-        ),
-        Picture(
-            "Device-hours by rung",
-            "What it took to climb to each rung, split by what became of the trials.",
-            Markup(charts.cost_bars(view)),
-        ),
-    ]
-
-
-def _importances(view: StudyView) -> dict[str, Any]:
-    """The bars, or a sentence that says why there are none."""
-    found = importances(view.folder.space, view.trials)
-    if not found:
-        return {"note": f"Importances need at least {FEWEST} trials that reported a value."}
-    if not any(found.values()):
-        return {"note": "No setting made a difference."}
-    return {
-        "drawing": Markup(charts.importance_bars(found)),
-        "trials": sum(1 for trial in view.trials if trial.reports),
-    }
-
-
-def _pareto(view: StudyView) -> dict[str, Any]:
-    front = front_of(view.trials, view.objectives)
-    rows = list(zip(front.trials, front.values.tolist(), strict=True))
-    drawings = [Markup(drawing) for drawing in charts.pareto_plots(view, front)]
-    return {"front": front, "rows": rows[:TABLE_ROWS], "drawings": drawings}
-
-
 def _provenance(folder: StudyFolder) -> Iterator[tuple[str, str]]:
     try:
-        yield from ((name, charts.words(value)) for name, value in flat(folder.origin) if value is not None)
+        yield from ((name, word(value)) for name, value in flat(folder.origin) if value is not None)
     except RingflowError as error:
         yield "origin", str(error)

@@ -51,7 +51,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, small_onnx: Callable[..., Path], shor
         return describe(loaded)
 
     monkeypatch.setattr(timing, "_ROUNDS", 2)
-    monkeypatch.setattr(timing, "_dataset", lambda folder, events: write_fake_dataset(folder, events))
+    made_up = lambda settings, folder: write_fake_dataset(folder, settings.production.events)  # noqa: E731
+    monkeypatch.setattr("ringflow.recipes.simulate.simulate", made_up)
     monkeypatch.setattr(timing, "in_fresh_process", lambda work, *words: work(*words))
     monkeypatch.setattr("ringflow.infer.export.write_onnx", copied)
 
@@ -132,14 +133,6 @@ def test_rows_of_all_engines(weights: Path, command: Callable[..., Any]):
     assert set(result["file_to_file_events_per_second"]) == set(timing.ENGINES)
     assert min(result["file_to_file_events_per_second"].values()) > 0
     assert (result["threads"], result["batch"], result["model"]) == (2, 1, "model.safetensors")
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_table_for_people(weights: Path, command: Callable[..., Any]):
-    done = command("bench", "infer", "--model", weights, "--engines", "torch", "--elements", 8, "--events", 10)
-    assert (done.code, done.stdout) == (0, "")
-    assert "CPU ms per event" in done.stderr
-    assert "events per second from file to file" in done.stderr
 
 
 def test_an_event_has_the_number_of_elements(tmp_path: Path, small_model: Callable[..., Any]):

@@ -9,7 +9,7 @@ import pytest
 from fixtures.even_costs import even_costs
 from ringflow.tune.replay.campaign import plan_campaign
 from ringflow.tune.replay.curves import LearningCurve, recorded_curves
-from ringflow.tune.replay.engine import Allocation, Setting, replay, speedup
+from ringflow.tune.replay.engine import Allocation, Replay, Setting, speedup
 from ringflow.tune.schedulers import Decision, Ladder, RasdaIdle, Report
 
 LADDER = Ladder(10, 160, 4)  # rungs at 10, 40 and 160, halts between them at 20 and 80
@@ -97,7 +97,7 @@ def test_who_diverges_between_rungs_stops() -> None:
 
 def test_in_a_replay_nobody_waits() -> None:
     curves = [LearningCurve([1.0], [value]) for value in (1.0, 2.0, 3.0, 4.0)]
-    result = replay(curves, "rasda-idle", devices=4, ladder=Ladder(100, 1600, 4), costs=even_costs())
+    result = Replay(curves, "rasda-idle", devices=4, ladder=Ladder(100, 1600, 4), costs=even_costs())
     # The first one comes to 100 when all devices are used, finds them idle at 200, and stays on four, its most, to the end.
     assert [segment for segment in result.segments if segment.trial == 0] == [
         Allocation(0, 0.0, 210.0, 1, 0, 200),

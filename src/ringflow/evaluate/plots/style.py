@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, ParamSpec
@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from PIL import Image
 
 from ringflow.base.rundir import write_atomic
@@ -189,6 +190,32 @@ def legend_height(chosen: Mapping[str, Look], *, notes: bool = False) -> float:
     """Inches above the panel that the legend takes."""
     rows = -(-len(chosen) // legend_columns(chosen, notes=notes))
     return 0.2 + rows * (0.49 if notes else 0.22)
+
+
+def lines_by_devices(
+    rows: Sequence[Mapping[str, Any]], kind: str, known: Mapping[str, Look], labels: Mapping[str, str]
+) -> tuple[Figure, list[Axes]]:
+    """A panel per figure of the rows, its label below its name in `labels`; a line per look, against numbers of devices."""
+    chosen = {name: look for name, look in known.items() if any(row[kind] == name for row in rows)}
+    figure, panes = panels([3.6] if len(labels) == 1 else [2.4, 2.0], top=legend_height(chosen))
+    legend(panes[0], chosen, points=True)
+    for axes, (key, label) in zip(panes, labels.items(), strict=True):
+        for name, look in chosen.items():
+            places, values = zip(*((row["devices"], row[key]) for row in rows if row[kind] == name), strict=True)
+            axes.plot(places, values, color=look.color, linestyle=look.line, marker=look.marker, markersize=5)
+        axes.set_ylabel(label)
+    last = panes[-1]
+    last.set_xscale("log", base=2)
+    last.xaxis.set_major_locator(LogLocator(base=2, numticks=14))
+    last.xaxis.set_minor_locator(NullLocator())
+    last.xaxis.set_major_formatter(FuncFormatter(lambda number, _: in_thousands(number) if number >= 1 else ""))
+    last.set_xlabel("devices")
+    return figure, panes
+
+
+def in_thousands(number: float) -> str:
+    """A number of devices that fits under an axis: 512, 1k, 2k."""
+    return f"{number / 1024:.0f}k" if number >= 1024 and number % 1024 == 0 else f"{number:.0f}"
 
 
 def say_empty(axes: Axes) -> None:

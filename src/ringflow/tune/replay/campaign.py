@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from random import Random
 from statistics import fmean
 from typing import Any
 
 from ringflow.base.errors import UsageError
-from ringflow.base.log import progress, say, table
-from ringflow.base.words import time_in_words
-from ringflow.launch.scaling import CostModel, ScalingSettings, resolve
-from ringflow.tune.replay.curves import LearningCurve, Recorded, model_of
-from ringflow.tune.replay.engine import Results, Setting, compare, speedup
+from ringflow.base.log import Advance, progress, say
+from ringflow.base.output import show_table
+from ringflow.launch.scaling import CostModel, resolve
+from ringflow.tune.replay.curves import CurveModel, LearningCurve, Recorded
+from ringflow.tune.replay.engine import Replay, Results, Setting, speedup
 from ringflow.tune.schedulers import GROWING, SCHEDULERS, Ladder, first_rung, one_bracket
 
 DEVICES = (64, 256, 1024)
@@ -56,8 +57,8 @@ class Campaign:
     #: Over one event in all, and whether they were drawn from a model of the recorded ones.
     shares: Sequence[LearningCurve]
     drawn: bool
+    #: Of a whole trial on one device.
     hours: float
-    settings: ScalingSettings
     costs: CostModel
 
     @property
@@ -80,9 +81,35 @@ class Campaign:
         """Over the events of a whole trial."""
         return [curve.scaled(float(self.most)) for curve in self.shares]
 
-    def compare(self, schedulers: Sequence[str], devices: Sequence[int], **options: Any) -> Results:
-        """Replay with every scheduler on every cluster; options are those of `engine.compare`."""
-        return compare(self.curves, schedulers, devices, ladder=self.ladder, costs=self.costs, **options)
+    def compare(
+        self,
+        schedulers: Sequence[str],
+        devices: Sequence[int],
+        *,
+        setting: Setting,
+        trials: int | None = None,
+        orders: int = 5,
+        advance: Advance = lambda replays: None,
+    ) -> Results:
+        """Replay a study with every scheduler on every cluster.
+
+        A training of the study is one of the curves, chosen at random. The same trainings in the same order are given to all
+        schedulers, and all is repeated for several orders. Without `trials` a study has as many as can begin at once, as in
+        the publication of RASDA; so it grows with the cluster. `advance` is called after every replay.
+        """
+        results: dict[tuple[str, int], list[Replay]] = {}
+        for number, order in product(devices, range(orders)):
+            count = trials or max(number // setting.initial_workers, 1)
+            chosen = Random(setting.seed + order).choices(self.curves, k=count)
+            for name in schedulers:
+                done = Replay(chosen, name, devices=number, ladder=self.ladder, costs=self.costs, setting=setting)
+                results.setdefault((name, number), []).append(done)
+                advance(1)
+        return results
+
+    def turn(self, setting: Setting) -> int:
+        """Events of a turn, if trials take turns."""
+        return setting.turn or max(round(_TURN_SHARE * self.ladder.least), 1)
 
 
 def plan_campaign(
@@ -98,13 +125,12 @@ def plan_campaign(
 
     Without `hours` trials take as long as those of the study did.
     """
-    settings = resolve(hardware, overrides)
-    costs = CostModel(settings)
+    costs = CostModel(resolve(hardware, overrides))
     if not costs.throughput(1):
         raise UsageError("one node fails before it gets on; give a larger upkeep.node_lifetime_hours")
     drawn = trials > len(recorded.curves)
-    shares = model_of(recorded.curves).draw(max(trials, _LEAST_DRAWN), seed=seed) if drawn else recorded.curves
-    return Campaign(recorded, shares, drawn, recorded.hours if hours is None else hours, settings, costs)
+    shares = CurveModel(recorded.curves).draw(max(trials, _LEAST_DRAWN), seed=seed) if drawn else recorded.curves
+    return Campaign(recorded, shares, drawn, recorded.hours if hours is None else hours, costs)
 
 
 def replay_study(
@@ -116,23 +142,26 @@ def replay_study(
     hours: float | None = None,
     hardware: str = "h200",
     overrides: Sequence[str] = (),
-    setting: Setting | None = None,
+    setting: Setting = Setting(),  # noqa: B008 (frozen)
     orders: int | None = None,
     out: Path | None = None,
 ) -> dict[str, Any]:
     """Replay recorded trainings; the result, ready for JSON, and a page in `out` if it is given.
 
     Without `trials` as many as can begin at once are replayed on every cluster; without `orders` five orders of them, fewer if
-    they are many.
+    they are many. Schedulers may be named with commas.
     """
-    setting = setting or Setting()
-    devices, schedulers = tuple(sorted(set(devices))), _known(schedulers)
+    devices = sorted(set(devices))
+    schedulers = list(dict.fromkeys(part.strip() for word in schedulers for part in word.split(",") if part.strip()))
+    if wrong := [name for name in schedulers or [""] if name not in SCHEDULERS]:
+        raise UsageError(f"no scheduler is called {wrong[0]!r}; choose from {', '.join(SCHEDULERS)}")
     if devices[0] < setting.initial_workers:
         raise UsageError(f"{setting.initial_workers} processes per trial do not fit on {devices[0]} devices; give more")
     largest = trials or devices[-1] // setting.initial_workers
     orders = orders or max(min(_ORDERS, _TRIALS_OF_ALL_ORDERS // largest), 1)
-    chosen: dict[str, Any] = {"hardware": hardware, "overrides": overrides, "hours": hours, "seed": setting.seed}
-    campaign = plan_campaign(recorded, trials=largest, **chosen)
+    campaign = plan_campaign(
+        recorded, trials=largest, hardware=hardware, overrides=overrides, hours=hours, seed=setting.seed
+    )
     reference = REFERENCE if REFERENCE in schedulers else schedulers[0]
     decisive = reference == REFERENCE and any(name in schedulers for name in GROWING)
     clusters, scaled = scaling_devices(devices[-1]), min(trials or _SCALING_TRIALS, _MOST_SCALING_TRIALS)
@@ -151,7 +180,7 @@ def replay_study(
         "study": recorded.study and str(recorded.study),
         "curves": {"what": recorded.what, "recorded": len(recorded.curves), "drawn": campaign.drawn},
         "hardware": hardware,
-        "settings": campaign.settings.model_dump(mode="json"),
+        "settings": campaign.costs.settings.model_dump(mode="json"),
         "hours": campaign.hours,
         "rungs": list(campaign.ladder.rungs),
         "eta": recorded.eta,
@@ -162,7 +191,7 @@ def replay_study(
         "scaling": grown,
         "sensitivity": decides,
         "replay_trials_per_second": sum(one.trials for found in results.values() for one in found) / seconds,
-        "turn_seconds": _turn(campaign, setting) / campaign.costs.throughput(setting.initial_workers),
+        "turn_seconds": campaign.turn(setting) / campaign.costs.throughput(setting.initial_workers),
         "load_seconds": campaign.costs.upkeep.restart_seconds + setting.reload_seconds,
         "assumptions": [*assumptions(campaign, setting, trials), *(f"{sentence}." for sentence in told if sentence)],
     }
@@ -173,38 +202,28 @@ def replay_study(
     return result
 
 
-def _known(schedulers: Sequence[str]) -> tuple[str, ...]:
-    """Those that were named, also with commas."""
-    names = tuple(dict.fromkeys(part.strip() for word in schedulers for part in word.split(",") if part.strip()))
-    unknown = [name for name in names if name not in SCHEDULERS]
-    if unknown or not names:
-        said = f"is called {unknown[0]!r}" if unknown else "was named"
-        raise UsageError(f"no scheduler {said}; choose from {', '.join(SCHEDULERS)}")
-    return names
+def _mean(found: Sequence[Replay], figure: str) -> float:
+    return fmean(getattr(one, figure) for one in found)
 
 
 def _row(results: Results, name: str, reference: str, devices: int) -> dict[str, Any]:
     """Means over all orders of the trials."""
     found, others = results[name, devices], results[reference, devices]
     faster = speedup(results, name, reference, devices)
-
-    def mean(figure: str) -> float:
-        return fmean(getattr(one, figure) for one in found)
-
     # Seconds until it has a value that the other one finds, too.
     as_good = [one.seconds_to(max(one.best, other.best)) for one, other in zip(found, others, strict=True)]
     return {
         "scheduler": name,
         "devices": devices,
         "trials": found[0].trials,
-        "complete": mean("complete"),
-        "makespan_seconds": mean("makespan"),
-        "device_hours": mean("device_hours"),
-        "best": mean("best"),
+        "complete": _mean(found, "complete"),
+        "makespan_seconds": _mean(found, "makespan"),
+        "device_hours": _mean(found, "device_hours"),
+        "best": _mean(found, "best"),
         "equal_quality_seconds": fmean(as_good),
-        "utilisation": mean("utilisation"),
-        "reloads": mean("reloads"),
-        "failures": mean("failures"),
+        "utilisation": _mean(found, "utilisation"),
+        "reloads": _mean(found, "reloads"),
+        "failures": 0.0,  # none are simulated; a field of records that are there
         "speedup_makespan": faster.makespan,
         "speedup_equal_quality": faster.equal_quality,
     }
@@ -240,40 +259,33 @@ def scaling_devices(most: int) -> list[int]:
     return [2**power for power in range(most.bit_length())]
 
 
-def _turn(campaign: Campaign, setting: Setting) -> int:
-    """Events of a turn, if trials take turns."""
-    return setting.turn or max(round(_TURN_SHARE * campaign.ladder.least), 1)
-
-
 def scaling(
     campaign: Campaign, schedulers: Sequence[str], devices: Sequence[int], *, setting: Setting, **options: Any
 ) -> Rows:
     """The same study on clusters of growing size, with every scheduler; and once with ASHA and trials that take turns."""
     fits = [number for number in devices if number >= setting.initial_workers]
-    in_turns = replace(setting, turn=_turn(campaign, setting))
-    kinds = [*((name, name, setting) for name in schedulers), ("asha-in-turns", "asha", in_turns)]
+    in_turns = replace(setting, turn=campaign.turn(setting))
     rows: Rows = []
-    for label, name, chosen in kinds:
+    for label, name, chosen in [*((name, name, setting) for name in schedulers), ("asha-in-turns", "asha", in_turns)]:
         results = campaign.compare([name], fits, setting=chosen, **options)
-        makespans, hours, reloads = (
-            [fmean(getattr(one, figure) for one in results[name, number]) for number in fits]
-            for figure in ("makespan", "device_hours", "reloads")
-        )
-        rows += [
-            {
-                "scheduler": label,
-                "replayed": name,
-                "devices": number,
-                "makespan_seconds": makespans[place],
-                "device_hours": hours[place],
-                "reloads": reloads[place],
-                "speedup": makespans[0] / makespans[place],
-                #: Above 1: better than linear.
-                "over_linear": makespans[0] * fits[0] / (makespans[place] * number),
-                "device_hours_saved": hours[0] / hours[place],
-            }
-            for place, number in enumerate(fits)
-        ]
+        alone = results[name, fits[0]]
+        for number in fits:
+            found = results[name, number]
+            makespan, hours = _mean(found, "makespan"), _mean(found, "device_hours")
+            rows.append(
+                {
+                    "scheduler": label,
+                    "replayed": name,
+                    "devices": number,
+                    "makespan_seconds": makespan,
+                    "device_hours": hours,
+                    "reloads": _mean(found, "reloads"),
+                    "speedup": _mean(alone, "makespan") / makespan,
+                    #: Above 1: better than linear.
+                    "over_linear": _mean(alone, "makespan") * fits[0] / (makespan * number),
+                    "device_hours_saved": _mean(alone, "device_hours") / hours,
+                }
+            )
     return rows
 
 
@@ -295,63 +307,43 @@ def headline(result: Mapping[str, Any]) -> str | None:
 
 def assumptions(campaign: Campaign, setting: Setting, trials: int | None, per_device: int = 1) -> list[str]:
     """All that the numbers stand on, in sentences."""
-    hardware, costs, ladder = campaign.settings.hardware, campaign.costs, campaign.ladder
-    number = len(campaign.recorded.curves)
-    origin = (
-        f"Curves drawn from a model of {number} recorded trainings"
-        if campaign.drawn
-        else f"{number} recorded curves, chosen at random"
-    )
+    costs, ladder, number = campaign.costs, campaign.ladder, len(campaign.recorded.curves)
+    drawn = f"Curves drawn from a model of {number} recorded trainings"
     places = ", ".join(f"{100 * rung / campaign.most:.3g}" for rung in ladder.rungs[:-1])
     known = {0.0: "an event teaches as much, whatever the size of the batch", 1.0: "only the number of steps counts"}
     loss = known.get(setting.penalty, f"an event on n times the devices is worth n**-{setting.penalty:g} events")
+    longer = ", and trials are shown as many more events as that takes" if setting.lengthen else ""
     first, grown = setting.initial_workers, setting.initial_workers * ladder.eta**2
     many = "As" if per_device == 1 else f"{per_device} times as"
     return [
-        f"{origin}: {campaign.recorded.what}. Values go by the part of the whole training.",
+        f"{drawn if campaign.drawn else f'{number} recorded curves, chosen at random'}: {campaign.recorded.what}. Values go by "
+        "the part of the whole training.",
         f"A whole trial takes {campaign.hours:.3g} hours on one device; trials are compared after "
         f"{places or '100'} % of it, and one in {ladder.eta} goes on.",
         f"{many} many trials as can begin at once." if trials is None else f"{trials:,} trials.",
         f"Trials have {first} device{'s' if first > 1 else ''} at first. Devices of a trial keep their batches; with {grown} "
         f"of them it is at {100 * costs.efficiency(grown):.0f} % of ideal.",
-        f"Larger batches: {loss}"
-        + (", and trials are shown as many more events as that takes." if setting.lengthen else "."),
+        f"Larger batches: {loss}{longer}.",
         f"Every start takes {costs.upkeep.restart_seconds:g} s, loading a network again {setting.reload_seconds:g} s more.",
-        "A trial that is to grow waits for all its devices."
-        if setting.growth == "wait"
-        else "A trial that is to grow takes what is free.",
-        f"Cluster: {hardware.title} ({hardware.source}).",
+        f"A trial that is to grow {'waits for all its devices' if setting.growth == 'wait' else 'takes what is free'}.",
+        f"Cluster: {costs.hardware.title} ({costs.hardware.source}).",
         "Deciding takes no time; who searches does not matter: trials come in a random order, the same for all schedulers.",
     ]
 
 
 def show(result: Mapping[str, Any]) -> None:
     """Tables for people."""
-    columns = ("scheduler", "devices", "trials", "complete", "study", "device-hours", "best", "used", "reloads")
-    faster = (f"faster than {result['reference']}", "at equal quality")
     if told := headline(result):
         say(f"{told}.")
-    cells = [
-        [
-            row["scheduler"],
-            f"{row['devices']:,}",
-            f"{row['trials']:,}",
-            f"{row['complete']:.1f}",
-            time_in_words(row["makespan_seconds"]),
-            f"{row['device_hours']:,.1f}",
-            f"{row['best']:.4g}",
-            f"{100 * row['utilisation']:.0f} %",
-            f"{row['reloads']:,.0f}",
-            f"{row['speedup_makespan']:.2f}",
-            f"{row['speedup_equal_quality']:.2f}",
-        ]
-        for row in result["rows"]
+    costs = ("makespan_seconds", "device_hours", "best", "utilisation", "reloads")
+    columns = ("scheduler", "devices", "trials", "complete", *costs, "speedup_makespan", "speedup_equal_quality")
+    show_table(f"Replay (means; speed-ups over {result['reference']})", result["rows"], columns)
+    best = {row["scheduler"]: row for row in sorted(result["scaling"], key=lambda row: float(row["over_linear"]))}
+    better = [
+        f"{name} {row['over_linear']:.2f} on {row['devices']:,} devices"
+        for name, row in best.items()
+        if row["over_linear"] > 1.005
     ]
-    table("Replay (means)", (*columns, *faster), cells)
-    most: dict[str, tuple[float, int]] = {}
-    for row in result["scaling"]:
-        most[row["scheduler"]] = max(most.get(row["scheduler"], (0.0, 0)), (row["over_linear"], row["devices"]))
-    better = [f"{name} {factor:.2f} on {count:,} devices" for name, (factor, count) in most.items() if factor > 1.005]
     say(
         f"Better than linear in time, with {result['scaling_trials']:,} trials: {', '.join(better) or 'nobody'}. "
         f"Turns are of {result['turn_seconds']:.3g} s, and a network is started again in {result['load_seconds']:g} s."

@@ -1,7 +1,7 @@
 """Learning curves, the value of a trial by the events it was shown: recorded in studies, or drawn from a model of those.
 
     recorded = recorded_curves(Path("studies/first"))              # None: those that come with the package
-    many = model_of(recorded.curves).draw(10_000, seed=1)          # like them, as many as one wants
+    many = CurveModel(recorded.curves).draw(10_000, seed=1)        # like them, as many as one wants
     write_curves(Path("recorded.json"), [Path("studies/a"), Path("studies/b")], what="loss of clic_small, one H200")
 
 The model is a power law per training, `floor + amplitude * share**-slope` with `share` the part of the whole training, and a
@@ -117,31 +117,24 @@ def _curves_of(folder: StudyFolder) -> list[tuple[Point, LearningCurve]]:
     for trial in folder.record().trials:
         if not trial.reports:
             continue
-        try:
-            curve = read_curve(folder.run(trial.number), ALIASES.get(objective, objective))
-        except InputFileError:  # the run was deleted to save space, or the figure is no validation's
-            points = sorted({said.resource: said.value for said in trial.reports}.items())
-            curve = LearningCurve([float(events) for events, _ in points], [value for _, value in points])
-        if math.isnan(trial.reports[-1].value) and curve.events[-1] < trial.resource:
-            curve = LearningCurve([*curve.events, float(trial.resource)], [*curve.values, math.nan])
-        found.append((trial.point, curve))
+        # None if the run was deleted to save space, or the figure is no validation's.
+        points = _validations(folder.run(trial.number), ALIASES.get(objective, objective)) or sorted(
+            {float(said.resource): said.value for said in trial.reports}.items()
+        )
+        if math.isnan(trial.reports[-1].value) and points[-1][0] < trial.resource:
+            points.append((float(trial.resource), math.nan))
+        found.append((trial.point, LearningCurve(*map(list, zip(*points, strict=True)))))
     return found
 
 
-def read_curve(run: Path, figure: str = "loss") -> LearningCurve:
-    """The curve of a figure of the validations of a run."""
-    path = run / _HISTORY_FILE
+def _validations(run: Path, figure: str) -> list[tuple[float, float]]:
+    """Events and values of a figure of the validations of a run, as far as they can be read."""
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        found = [(line["events"], line.get(figure)) for line in lines if line["kind"] == "validation"]
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}: {error.strerror}; give the folder of a run") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputFileError(f"{path} is not the history of a training; give the folder of a run") from error
-    points = sorted({events: value for events, value in found if value is not None and events > 0}.items())
-    if not points:
-        raise InputFileError(f"{path} has no validation with the figure {figure!r}; choose another figure or run")
-    return LearningCurve([float(events) for events, _ in points], [float(value) for _, value in points])
+        lines = [json.loads(line) for line in (run / _HISTORY_FILE).read_text(encoding="utf-8").splitlines()]
+        told = [(float(line["events"]), line.get(figure)) for line in lines if line["kind"] == "validation"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return sorted({events: float(value) for events, value in told if value is not None and events > 0}.items())
 
 
 def read_recorded(path: Path) -> Recorded:
@@ -180,48 +173,37 @@ def write_curves(path: Path, studies: Sequence[Path], *, what: str) -> int:
 
 def carried_on(curves: Sequence[LearningCurve], most: float) -> list[LearningCurve]:
     """The same curves over the whole length; one that is not finite at its end stays as it is."""
-    whole = [curve for curve in curves if curve.events[-1] >= _WHOLE * most and math.isfinite(curve.values[-1])]
-    return [
-        _carry(curve, most, whole) if curve.events[-1] < _WHOLE * most and math.isfinite(curve.values[-1]) else curve
-        for curve in curves
-    ]
+    finite = [curve for curve in curves if math.isfinite(curve.values[-1])]
+    whole = [curve for curve in finite if curve.events[-1] >= _WHOLE * most]
+
+    def carried(curve: LearningCurve) -> LearningCurve:
+        last, value = curve.events[-1], curve.values[-1]
+        if last >= _WHOLE * most or not math.isfinite(value):
+            return curve
+        places = [last * (most / last) ** (step / _STEPS) for step in range(1, _STEPS + 1)]
+        others = [other for other in whole if other.value(last) > 0.0]
+        more = [
+            value * median([other.value(place) / other.value(last) for other in others] or [1.0]) for place in places
+        ]
+        return LearningCurve([*curve.events, *places], [*curve.values, *more])
+
+    return [carried(curve) for curve in curves]
 
 
-def _carry(curve: LearningCurve, most: float, whole: Sequence[LearningCurve]) -> LearningCurve:
-    last, value = curve.events[-1], curve.values[-1]
-    places = [last * (most / last) ** (step / _STEPS) for step in range(1, _STEPS + 1)]
-    others = [other for other in whole if other.value(last) > 0.0]
-    factors = [
-        median(other.value(place) / other.value(last) for other in others) if others else 1.0 for place in places
-    ]
-    return LearningCurve([*curve.events, *places], [*curve.values, *(value * factor for factor in factors)])
-
-
-@dataclass(frozen=True)
-class PowerLaw:
-    """`end + fall * (share**-slope - 1) / (EARLY**-slope - 1)`: where it ends, how far it falls, how soon."""
-
-    end: float
-    fall: float
-    slope: float
-    #: Standard deviation of single validations around it.
-    scatter: float
-
-
-def fit(curve: LearningCurve) -> PowerLaw:
-    """The falling power law nearest to a curve: for each of many slopes the other two follow from a straight line."""
+def fit(curve: LearningCurve) -> tuple[float, float, float, float]:
+    """The falling power law nearest to a curve, `end + fall * shape(share, slope)`, and the scatter of validations around it:
+    end, fall, slope, scatter. For each of many slopes the end and the fall follow from a straight line."""
     shares, values = np.asarray(curve.events) / curve.events[-1], np.asarray(curve.values)
-    best, least = PowerLaw(float(values.mean()), 0.0, 1.0, float(values.std())), math.inf
+    best, least = (float(values.mean()), 0.0, 1.0, float(values.std())), math.inf
     for slope in _SLOPES:
         columns = np.stack([np.ones_like(shares), _shape(shares, slope)], axis=1)
         (end, fall), *_ = np.linalg.lstsq(columns, values, rcond=None)
         rest = columns @ [end, fall] - values
         squares = float((rest**2).sum())
         if fall >= 0.0 and squares < least:
-            least = squares
             # By how much neighbours differ in what is left over: a law that does not fit is no noise.
             scatter = float(np.sqrt(np.mean(np.diff(rest[len(rest) // 2 :]) ** 2) / 2.0))
-            best = PowerLaw(float(end), float(fall), float(slope), scatter)
+            best, least = (float(end), float(fall), float(slope), scatter), squares
     return best
 
 
@@ -231,17 +213,26 @@ def _shape(shares: Array, slope: float | Array) -> Array:
     return shape
 
 
-@dataclass(frozen=True)
 class CurveModel:
-    """Trainings like those that were recorded."""
+    """Trainings like those that were recorded. One needs more than three validations, with finite values above 0, or it is
+    left out."""
 
-    laws: Sequence[PowerLaw]
+    def __init__(self, curves: Sequence[LearningCurve]) -> None:
+        usable = [
+            curve for curve in curves if len(curve.values) > 3 and all(0 < value < math.inf for value in curve.values)
+        ]
+        if len(usable) < 2:
+            raise InputFileError(
+                f"{len(usable)} curves with more than three validations are no model; give at least two"
+            )
+        #: End, fall, slope and scatter of each.
+        self.laws = np.array([fit(curve) for curve in usable])
 
     def draw(self, count: int, *, seed: int, scatter: float = 1.0) -> list[LearningCurve]:
         """So many curves over one event in all. The scatter of validations is that of the recorded ones times `scatter`: with
         n times the events in a validation, about n**-0.5."""
         random = np.random.default_rng(seed)
-        table = np.array([[math.log(law.end), law.fall, law.slope, law.scatter] for law in self.laws])
+        table = np.array([[math.log(end), *others] for end, *others in self.laws])
         chosen = table[random.integers(len(table), size=count)]
         # As wide as a kernel estimate of the density has it (Scott).
         width = table[:, :3].std(axis=0) * len(table) ** -0.2
@@ -252,13 +243,3 @@ class CurveModel:
         values += random.normal(size=values.shape) * chosen[:, 3:] * scatter
         shares = _SHARES.tolist()
         return [LearningCurve(shares, row) for row in values.tolist()]
-
-
-def model_of(curves: Sequence[LearningCurve]) -> CurveModel:
-    """A model of recorded trainings. One needs more than three validations, with finite values above 0, or it is left out."""
-    usable = [
-        curve for curve in curves if len(curve.values) > 3 and all(0 < value < math.inf for value in curve.values)
-    ]
-    if len(usable) < 2:
-        raise InputFileError(f"{len(usable)} curves with more than three validations are no model; give at least two")
-    return CurveModel([fit(curve) for curve in usable])

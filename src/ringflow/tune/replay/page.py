@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Literal
 
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from ringflow.evaluate import page
 from ringflow.evaluate.page import Picture
-from ringflow.evaluate.plots.style import Look, legend, legend_height, panels, styled
+from ringflow.evaluate.plots.style import Look, legend, legend_height, lines_by_devices, panels, styled
+from ringflow.tune.charts import draw_lanes, lanes_of
 from ringflow.tune.replay.campaign import headline
-from ringflow.tune.replay.engine import Allocation, ReplayResult
+from ringflow.tune.replay.engine import Replay
 
 _TEMPLATE = Path(__file__).parent / "templates" / "replay.html.j2"
 #: Rows of devices that can be told apart in a figure, and schedulers that fit into it.
@@ -61,7 +59,7 @@ _ABOVE: dict[str, Any] = {
 }
 
 
-def write_page(result: Mapping[str, Any], results: Mapping[tuple[str, int], ReplayResult], out: Path) -> Path:
+def write_page(result: Mapping[str, Any], results: Mapping[tuple[str, int], Replay], out: Path) -> Path:
     """Write page, figures and numbers into a folder; the path of the page. `results` are those of one order of the trials."""
     decides: dict[tuple[str, int, float], dict[float, tuple[float, float]]] = {}
     for row in result["sensitivity"]:
@@ -73,36 +71,16 @@ def write_page(result: Mapping[str, Any], results: Mapping[tuple[str, int], Repl
         _pictures(result, results),
         result,
         "replay.json",
-        title=_title(result),
+        title=headline(result),
         looks=LOOKS,
         hours=sorted({row["hours"] for row in result["sensitivity"]}),
-        decides=[
-            {"scheduler": name, "trials_per_device": count, "penalty": penalty, "by_hours": by_hours}
-            for (name, count, penalty), by_hours in sorted(decides.items())
-        ],
+        decides=sorted(decides.items()),
         superlinear=[row for row in result["scaling"] if row["over_linear"] > 1.005],
         finite=math.isfinite,
     )
 
 
-def _title(result: Mapping[str, Any]) -> str:
-    """The first thing to know."""
-    if told := headline(result):
-        return told
-    reference = result["reference"]
-    last = [row for row in result["rows"] if row["devices"] == result["rows"][-1]["devices"]]
-    others = [row for row in last if row["scheduler"] != reference]
-    name, devices = LOOKS[reference].name, f"{last[0]['devices']:,} devices"
-    if not others:
-        return f"{name} on {devices} takes {last[0]['makespan_seconds'] / 3600.0:.1f} hours"
-    best = max(others, key=lambda row: float(row["speedup_equal_quality"]))
-    factor, winner = best["speedup_equal_quality"], LOOKS[best["scheduler"]].name
-    if factor <= 1.0:
-        return f"On {devices} nobody has a network as good as that of {name} sooner"
-    return f"On {devices} {winner} has a network as good {factor:.1f} times as fast as {name}"
-
-
-def _pictures(result: Mapping[str, Any], results: Mapping[tuple[str, int], ReplayResult]) -> dict[str, Picture]:
+def _pictures(result: Mapping[str, Any], results: Mapping[tuple[str, int], Replay]) -> dict[str, Picture]:
     devices = sorted({number for _, number in results})
     largest = {name: one for (name, number), one in results.items() if number == devices[-1] and one.best_over_time}
     found: dict[str, Picture] = {
@@ -145,8 +123,9 @@ def _pictures(result: Mapping[str, Any], results: Mapping[tuple[str, int], Repla
 @styled
 def _makespan(rows: Rows) -> Figure:
     hours = [{**row, "study_hours": row["makespan_seconds"] / 3600.0} for row in rows]
-    figure, panes = _by_devices(hours, {"study_hours": "study [hours]", "device_hours": "device-hours"}, [2.4, 2.0])
-    for axes, key in zip(panes, ("study_hours", "device_hours"), strict=True):
+    labels = {"study_hours": "study [hours]", "device_hours": "device-hours"}
+    figure, panes = lines_by_devices(hours, "scheduler", LOOKS, labels)
+    for axes, key in zip(panes, labels, strict=True):
         values = [row[key] for row in hours]
         if max(values) > _WIDE * min(values):
             axes.set_yscale("log")
@@ -160,40 +139,15 @@ def _makespan(rows: Rows) -> Figure:
 @styled
 def _scaling(rows: Rows) -> Figure:
     labels = {"over_linear": "speed-up / devices", "device_hours_saved": "device-hours of one\n/ device-hours"}
-    figure, panes = _by_devices(rows, labels, [2.5, 1.9])
+    figure, panes = lines_by_devices(rows, "scheduler", LOOKS, labels)
     for axes in panes:
         axes.axhline(1.0, color="#595959", linewidth=1.0, linestyle=(0, (2, 2)))
     panes[0].set_ylim(0.0, None)
     return figure
 
 
-def _by_devices(rows: Rows, labels: Mapping[str, str], heights: list[float]) -> tuple[Figure, list[Axes]]:
-    """A panel per figure, a line per scheduler, against devices."""
-    chosen = _present(rows)
-    figure, panes = panels(heights, top=legend_height(chosen))
-    legend(panes[0], chosen, points=True)
-    for axes, (key, label) in zip(panes, labels.items(), strict=True):
-        for name, look in chosen.items():
-            found = [row for row in rows if row["scheduler"] == name]
-            places, values = [row["devices"] for row in found], [row[key] for row in found]
-            axes.plot(places, values, color=look.color, linestyle=look.line, marker=look.marker, markersize=5)
-        axes.set_ylabel(label)
-    last = panes[-1]
-    last.set_xscale("log", base=2)
-    last.xaxis.set_major_locator(LogLocator(base=2, numticks=14))
-    last.xaxis.set_minor_locator(NullLocator())
-    last.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else ""))
-    last.set_xlabel("devices")
-    return figure, panes
-
-
-def _present(rows: Rows) -> dict[str, Look]:
-    names = {row["scheduler"] for row in rows}
-    return {name: look for name, look in LOOKS.items() if name in names}
-
-
 @styled
-def _best_over_time(results: Mapping[str, ReplayResult]) -> Figure:
+def _best_over_time(results: Mapping[str, Replay]) -> Figure:
     chosen = {name: LOOKS[name] for name in results}
     figure, (axes,) = panels([3.4], top=legend_height(chosen))
     legend(axes, chosen, points=False)
@@ -210,24 +164,21 @@ def _best_over_time(results: Mapping[str, ReplayResult]) -> Figure:
 
 
 @styled
-def _devices_over_time(results: Mapping[str, ReplayResult]) -> Figure:
+def _devices_over_time(results: Mapping[str, Replay]) -> Figure:
     """A row per device, darker where a trial has more of them than at first."""
     figure, panes = panels([1.7] * len(results), top=0.45)
     first = min(segment.workers for result in results.values() for segment in result.segments)
     words, shown = list(_SHADES), set()
     for axes, (name, result) in zip(panes, results.items(), strict=True):
-        shapes, shades = [], []
-        for segment, lanes in lanes_of(result.segments, result.devices):
-            word = words[min(math.ceil(math.log2(segment.workers / first) / 2), len(words) - 1)]
-            shown.add(word)
-            left, right = segment.start / 3600.0, segment.end / 3600.0
-            for low, high in lanes:
-                shapes.append([(left, low), (right, low), (right, high), (left, high)])
-                shades.append(_SHADES[word])
-        axes.add_collection(PolyCollection(shapes, facecolors=shades, edgecolors="white", linewidths=0.25))
+        bars = []
+        segments = ((one.start, one.end, one.workers, one.workers) for one in result.segments)
+        for workers, start, end, lanes in lanes_of(segments):
+            name_of_size = words[min(math.ceil(math.log2(workers / first) / 2), len(words) - 1)]
+            shown.add(name_of_size)
+            bars.append((_SHADES[name_of_size], start / 3600.0, end / 3600.0, lanes))
+        draw_lanes(axes, bars)
         axes.set_ylim(0, result.devices)
         axes.set_ylabel(f"{LOOKS[name].name}\ndevices", fontsize=10)
-        axes.grid(visible=False)
     panes[-1].set_xlim(0.0, max(result.makespan for result in results.values()) / 3600.0)
     panes[-1].set_xlabel("hours since the beginning")
     handles = [Patch(color=shade, label=word) for word, shade in _SHADES.items() if word in shown]
@@ -235,29 +186,10 @@ def _devices_over_time(results: Mapping[str, ReplayResult]) -> Figure:
     return figure
 
 
-def lanes_of(segments: Sequence[Allocation], devices: int) -> list[tuple[Allocation, list[tuple[int, int]]]]:
-    """Which devices each segment has, as ranges: the lowest that are free."""
-    free = list(range(devices))
-    taken: list[tuple[float, int, list[int]]] = []
-    placed = []
-    for number, segment in enumerate(sorted(segments, key=lambda segment: (segment.start, segment.end))):
-        while taken and taken[0][0] <= segment.start:
-            for lane in heappop(taken)[2]:
-                heappush(free, lane)
-        lanes = [heappop(free) for _ in range(segment.workers)]  # in rising order
-        heappush(taken, (segment.end, number, lanes))
-        ranges: list[tuple[int, int]] = []
-        for lane in lanes:
-            low = ranges.pop()[0] if ranges and ranges[-1][1] == lane else lane
-            ranges.append((low, lane + 1))
-        placed.append((segment, ranges))
-    return placed
-
-
 @styled
 def _sensitivity(rows: Rows) -> Figure:
     """By hours of a trial; a panel per number of trials, a line per penalty."""
-    chosen = _present(rows)
+    chosen = {name: look for name, look in LOOKS.items() if any(row["scheduler"] == name for row in rows)}
     counts, penalties, hours = (sorted({row[key] for row in rows}) for key in ("trials_per_device", "penalty", "hours"))
     figure, panes = panels([2.2] * len(counts), top=0.75)
     for axes, count in zip(panes, counts, strict=True):

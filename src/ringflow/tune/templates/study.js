@@ -106,17 +106,14 @@
   let refreshTable = () => {};
   const strands = document.querySelector("#strands svg");
   if (strands) {
-    const axes = JSON.parse(strands.dataset.axes), host = document.getElementById("strands");
+    const axes = JSON.parse(strands.dataset.axes);
     const best = ranked.slice(0, MOST_LINES / 4), rest = ranked.slice(MOST_LINES / 4), room = MOST_LINES - best.length;
     const others = rest.length <= room ? rest : Array.from({ length: room }, (_, i) => rest[Math.floor(i * rest.length / room)]);
     const shown = [...best, ...others].map(trial => ({ trial, ys: axes.map(axis => placed(axis, trial, false)) }));
     const place = new Map(ranked.map((trial, index) => [trial, Math.floor(SHADES * index / ranked.length)]));
-    const board = document.createElement("div");
-    board.className = "board";
-    strands.replaceWith(board);
-    const below = document.createElement("canvas"), above = document.createElement("canvas");
-    board.append(below, strands, above);
-    strands.querySelector(".still").remove();
+    const board = strands.parentElement, below = document.createElement("canvas"), above = document.createElement("canvas");
+    board.insertBefore(below, strands);
+    board.append(above);
 
     const pen = canvas => {
       const box = board.getBoundingClientRect(), ratio = devicePixelRatio || 1;
@@ -259,7 +256,6 @@
     new ResizeObserver(redraw).observe(board);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     queueMicrotask(changed);
-    host.classList.add("ready");
   }
 
   // The table of all trials: sorted by a click, page by page.
