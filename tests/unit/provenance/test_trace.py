@@ -34,7 +34,7 @@ def step(node: Node, kind: str) -> Node:
 
 
 def ways(node: Node) -> list[tuple[str, str, str]]:
-    return [(found.kind, source.how, source.node.kind) for found in walk(node) for source in found.sources]
+    return [(found.kind, source[0], source[1].kind) for found in walk(node) for source in found.sources]
 
 
 def test_a_particle_leads_to_its_network_run_data_and_shard(made: Path) -> None:
@@ -106,13 +106,13 @@ def test_an_exported_network_is_found_by_its_weights(
     path = tmp_path / "net" / "net.onnx"
     path.parent.mkdir()
     shutil.copy(small_onnx(), path)
-    assert trace(path).sources[0].node.state == "missing"
+    assert trace(path).sources[0][1].state == "missing"
     loaded = small_model()
     save_model(path.parent / "other.safetensors", small_model("mlp").model, card=loaded.card)
     save_model(path.parent / "any_name.safetensors", loaded.model, card=loaded.card)
     node = trace(path)
     assert ways(node) == [("model", "exported from", "model"), ("model", "trained by", "run")]
-    assert node.sources[0].node.path == path.parent / "any_name.safetensors"
+    assert node.sources[0][1].path == path.parent / "any_name.safetensors"
     assert step(node, "run").state == "not recorded"  # the card of this one says nothing
 
 
@@ -194,7 +194,7 @@ def test_a_run_records_data_machine_and_start(made: Path, tmp_path: Path) -> Non
     again = TrainSettings.resolve(made / "run" / "settings.toml", [start, "length.events=20"])
     train(again, tmp_path / "again")
     node = trace(tmp_path / "again", search=[made])
-    before = next(source.node for source in node.sources if source.how == "started from")
+    before = next(source[1] for source in node.sources if source[0] == "started from")
     assert (before.state, before.path) == ("agrees", made / "run" / "model.safetensors")
 
 
@@ -206,7 +206,7 @@ def test_a_report_and_a_study_are_traced(made: Path, tmp_path: Path) -> None:
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "metrics.json").write_text(json.dumps(results))  # as it is written beside the pictures
     node = trace(tmp_path / "report", search=[made])
-    assert {source.how for source in node.sources} == {"evaluated on", "evaluated"}
+    assert {source[0] for source in node.sources} == {"evaluated on", "evaluated"}
     assert {found.state for found in walk(node) if found.kind in ("model", "dataset")} == {"agrees"}
     study = tmp_path / "study"
     shutil.copytree(made / "run", study / "trials" / "0000")
