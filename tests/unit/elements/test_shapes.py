@@ -12,22 +12,33 @@ from hypothesis import strategies as st
 from ringflow.elements.shapes import cluster_columns, hadronic_scale
 from ringflow.elements.tables import group_winner
 
+FACE = (1500.0, 2307.0)
+LAYERS_IN_FRONT = [0, 0, 40, 40, 100, 100]
+FINE = ["front_energy", "ecal_x", "ecal_y", "ecal_z", "ecal_width", "hcal_width", "peak_energy"]
+FINE += ["peak_x", "peak_y", "peak_z", "slope_phi", "slope_theta"]
+ECAL, ECAL_ENDCAP, HCAL, YOKE = 0, 1, 2, 4
 
-def hits(**columns: list[float]) -> dict[str, torch.Tensor]:
-    made = {name: torch.tensor(values) for name, values in columns.items()}
-    return {"time": torch.ones(len(made["energy"])), **made}
+
+def columns_of(*rows: tuple[float, float, float, float, int, int], label: list[int] | None = None):
+    """Columns of clusters of hits given as (energy, x, y, z, subsystem, layer); one cluster unless labelled."""
+    names = ("energy", "x", "y", "z", "subsystem", "layer")
+    given = {name: torch.tensor([row[at] for row in rows]) for at, name in enumerate(names)}
+    label = label or [0] * len(rows)
+    given["time"] = torch.ones(len(rows))
+    return cluster_columns(given, torch.tensor(label), max(label) + 1, *FACE, LAYERS_IN_FRONT)
+
+
+def point(columns: dict[str, torch.Tensor], part: str, cluster: int = 0) -> list[float]:
+    return [columns[f"{part}_{axis}"][cluster].item() for axis in "xyz"]
 
 
 def test_columns_of_a_small_cluster():
-    given = hits(
-        energy=[1.0, 3.0, 9.0],
-        x=[1500.0, 1540.0, 0.0],
-        y=[0.0, 0.0, 1800.0],
-        z=[0.0, 0.0, 50.0],
-        subsystem=[0, 0, 2],
-        layer=[2, 7, 4],
+    made = columns_of(
+        (1.0, 1500.0, 0.0, 0.0, ECAL, 2),
+        (3.0, 1540.0, 0.0, 0.0, ECAL, 7),
+        (9.0, 0.0, 1800.0, 50.0, HCAL, 4),
+        label=[0, 0, 1],
     )
-    made = cluster_columns(given, torch.tensor([0, 0, 1]), 2, 1500.0, 2307.0, [0, 0, 40, 40, 100, 100])
     assert made["energy"].tolist() == [4.0, 9.0]
     assert made["ecal_energy"].tolist() == [4.0, 0.0]
     assert made["hcal_energy"].tolist() == [0.0, 9.0]
@@ -51,25 +62,6 @@ def test_hadronic_scale_passes_through_its_points_and_is_flat_outside():
 def test_group_winner_takes_the_first_of_equals_and_says_where_there_is_none():
     winner = group_winner(torch.tensor([1.0, 5.0, 5.0, 2.0]), torch.tensor([0, 0, 0, 2]), 4)
     assert winner.tolist() == [1, -1, 3, -1]
-
-
-FACE = (1500.0, 2307.0)
-LAYERS_IN_FRONT = [0, 0, 40, 40, 100, 100]
-FINE = ["front_energy", "ecal_x", "ecal_y", "ecal_z", "ecal_width", "hcal_width", "peak_energy"]
-FINE += ["peak_x", "peak_y", "peak_z", "slope_phi", "slope_theta"]
-ECAL, ECAL_ENDCAP, HCAL, YOKE = 0, 1, 2, 4
-
-
-def columns_of(*rows: tuple[float, float, float, float, int, int], label: list[int] | None = None):
-    """Columns of clusters of hits given as (energy, x, y, z, subsystem, layer); one cluster unless labelled."""
-    names = ("energy", "x", "y", "z", "subsystem", "layer")
-    given = hits(**{name: [row[at] for row in rows] for at, name in enumerate(names)})
-    label = label or [0] * len(rows)
-    return cluster_columns(given, torch.tensor(label), max(label) + 1, *FACE, LAYERS_IN_FRONT)
-
-
-def point(columns: dict[str, torch.Tensor], part: str, cluster: int = 0) -> list[float]:
-    return [columns[f"{part}_{axis}"][cluster].item() for axis in "xyz"]
 
 
 def test_the_front_is_the_first_ten_layers_of_the_electromagnetic_calorimeter():

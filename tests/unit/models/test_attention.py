@@ -27,11 +27,6 @@ def offsets_of(counts: list[int]) -> Tensor:
     return torch.tensor([0, *counts]).cumsum(0).int()
 
 
-def parts(rows: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    drawn = torch.randn(3, rows, 2, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
-    return drawn[0], drawn[1], drawn[2]
-
-
 def by_definition(query: Tensor, key: Tensor, value: Tensor, counts: list[int], scale: float) -> Tensor:
     out = []
     for q, k, v in zip(*(part.split(counts) for part in (query, key, value)), strict=True):
@@ -41,21 +36,14 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, counts: list[int], 
 
 
 @pytest.mark.parametrize("counts", [[40], COUNTS, [1], [8, 8, 8]])
-@pytest.mark.parametrize("scale", [None, 1.0])
-def test_it_is_what_the_formula_says(counts: list[int], scale: float | None):
-    query, key, value = parts(sum(counts))
-    expected = by_definition(query, key, value, counts, 8**-0.5 if scale is None else scale)
-    found = attend(query, key, value, offsets_of(counts), max(counts), scale=scale)
-    assert torch.allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("counts", [[40], COUNTS])
-def test_sequences_in_another_order(counts: list[int]):
-    query, key, value = parts(sum(counts))
-    order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(3))
-    expected = torch.empty_like(query)
-    expected[order] = by_definition(query[order], key[order], value[order], counts, 8**-0.5)
-    found = attend(query, key, value, offsets_of(counts), max(counts), order=order)
+@pytest.mark.parametrize(("scale", "shuffled"), [(None, False), (1.0, False), (None, True)])
+def test_it_is_what_the_formula_says(counts: list[int], scale: float | None, shuffled: bool):
+    parts = torch.randn(3, sum(counts), 2, 8, generator=torch.Generator().manual_seed(1)).unbind()
+    order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(3)) if shuffled else None
+    rows = torch.arange(sum(counts)) if order is None else order
+    expected = torch.empty_like(parts[0])
+    expected[rows] = by_definition(*(part[rows] for part in parts), counts, 8**-0.5 if scale is None else scale)
+    found = attend(*parts, offsets_of(counts), max(counts), scale=scale, order=order)
     assert torch.allclose(found, expected, atol=1e-5)
 
 
@@ -117,28 +105,18 @@ def test_products_depend_on_distances_only(rotary: RotaryPositions):
     assert not torch.allclose(products(rotary, x, 1.1 * position), products(rotary, x, position), atol=0.1)
 
 
-def test_once_around_is_nothing(rotary: RotaryPositions):
+def test_turning_keeps_lengths_can_be_undone_and_once_around_is_nothing(rotary: RotaryPositions):
     x, position = vectors(), positions()
-    around = position.clone()
-    around[2, 1] += 2 * torch.pi
-    assert torch.allclose(turn(x, *rotary(around)), turn(x, *rotary(position)), atol=1e-3)
-
-
-def test_turning_keeps_lengths_and_can_be_undone(rotary: RotaryPositions):
-    x, angles = vectors(), rotary(positions())
+    angles = rotary(position)
     turned = turn(x, *angles)
     assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
     assert torch.allclose(turn_back(turned, *angles), x, atol=1e-5)
     assert not torch.allclose(turned, x, atol=0.1)
-
-
-def test_angles_keep_full_precision_in_autocast(rotary: RotaryPositions):
-    position = positions()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cosine, sine = rotary(position)
-    exact_cosine, exact_sine = rotary(position)
-    assert torch.equal(cosine, exact_cosine)
-    assert torch.equal(sine, exact_sine)
+    around = position.clone()
+    around[2, 1] += 2 * torch.pi
+    assert torch.allclose(turn(x, *rotary(around)), turned, atol=1e-3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # angles keep full precision
+        assert all(torch.equal(*pair) for pair in zip(rotary(position), angles, strict=True))
 
 
 def layout_of(counts: list[int]) -> Layout:

@@ -53,9 +53,6 @@ def test_a_width_that_heads_do_not_divide_is_refused():
         ModelSettings(width=20)  # by the heads it has unless told
 
 
-NAN = torch.nan
-
-
 @pytest.fixture
 def embedding() -> Embedding:
     return Embedding(ModelSettings(width=16, heads=2), 3)
@@ -70,19 +67,15 @@ def test_scaling_undoes_units(embedding: Embedding):
     assert torch.allclose(embedding(1000.0 * features - 5.0, kind), before, atol=1e-4)
 
 
-def test_missing_is_not_the_mean(embedding: Embedding):
+def test_missing_is_not_the_mean_and_outliers_are_drawn_in(embedding: Embedding):
+    kind = torch.zeros(1, dtype=torch.int64)
+    far, farther, nearer = (embedding(torch.full((1, 3), value), kind) for value in (8.0, 1e30, 7.0))
+    assert torch.equal(far, farther)
+    assert not torch.equal(far, nearer)
     embedding.fit(torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]))
-    mean, missing = embedding.mean_F.clone()[None], torch.full((1, 3), NAN)
-    kind = torch.zeros(1, dtype=torch.int64)
-    assert embedding(missing, kind).isfinite().all()
-    assert not torch.allclose(embedding(mean, kind), embedding(missing, kind), atol=1e-3)
-
-
-def test_outliers_are_drawn_in(embedding: Embedding):
-    kind = torch.zeros(1, dtype=torch.int64)
-    far, farther = torch.full((1, 3), 8.0), torch.full((1, 3), 1e30)
-    assert torch.equal(embedding(far, kind), embedding(farther, kind))
-    assert not torch.equal(embedding(far, kind), embedding(torch.full((1, 3), 7.0), kind))
+    missing = embedding(torch.full((1, 3), torch.nan), kind)
+    assert missing.isfinite().all()
+    assert not torch.allclose(embedding(embedding.mean_F.clone()[None], kind), missing, atol=1e-3)
 
 
 def test_a_fresh_network_trusts_the_detector():
@@ -151,20 +144,13 @@ def test_the_threshold_decides(batch: ElementBatch):
     assert len(decode(prediction, batch, 0.99).momentum) == 0
 
 
-def test_a_cluster_is_never_charged(batch: ElementBatch):
-    prediction = silent(10)._replace(class_NC=logits(10, [MUON, ELECTRON, CHARGED_HADRON, PHOTON, NEUTRAL_HADRON]))
-    decoded = decode(prediction, batch)
-    on_track = batch.kind_N == TRACK
-    assert (decoded.label[on_track] == MUON).all()
-    assert (decoded.label[~on_track] == PHOTON).all()
-    assert (decoded.charge[~on_track] == 0).all()
-
-
-def test_a_charged_candidate_has_a_charge_and_a_neutral_one_has_none(batch: ElementBatch):
+def test_a_charged_candidate_has_a_charge_and_only_a_track_is_charged(batch: ElementBatch):
     charge = torch.tensor([[2.0, 9.0, 1.0], [1.0, 9.0, 2.0]]).repeat(5, 1)
-    charged = decode(silent(10)._replace(class_NC=logits(10, [CHARGED_HADRON]), charge_N3=charge), batch)
-    assert charged.charge[batch.kind_N == TRACK].tolist() == [-1] * 5
-    swapped = decode(silent(10)._replace(class_NC=logits(10, [CHARGED_HADRON]), charge_N3=charge.flip(1)), batch)
-    assert swapped.charge[batch.kind_N == TRACK].tolist() == [1] * 5
+    on_track = batch.kind_N == TRACK
+    for charges, sign in ((charge, -1), (charge.flip(1), 1)):
+        order = [MUON, ELECTRON, CHARGED_HADRON, PHOTON, NEUTRAL_HADRON]
+        decoded = decode(silent(10)._replace(class_NC=logits(10, order), charge_N3=charges), batch)
+        assert decoded.label.tolist() == torch.where(on_track, MUON, PHOTON).tolist()
+        assert decoded.charge.tolist() == torch.where(on_track, sign, 0).tolist()
     neutral = decode(silent(10)._replace(class_NC=logits(10, [PHOTON]), charge_N3=charge), batch)
     assert not neutral.charge.any()

@@ -83,71 +83,47 @@ def test_a_broken_hepmc_file_leaves_nothing_behind(tmp_path: Path, content: str)
     assert [path.name for path in tmp_path.iterdir()] == ["events.hepmc3"]
 
 
-def test_more_events_than_a_file_has(tmp_path: Path) -> None:
-    path = hepmc_file(tmp_path / "events.hepmc3", 5)
-    with pytest.raises(UsageError, match=r"events\.hepmc3 has 5 events, 6 were asked for; ask for fewer"):
+@pytest.mark.usefixtures("quick")
+def test_a_file_is_taken_whole_and_known_by_its_content(tmp_path: Path) -> None:
+    path = hepmc_file(tmp_path / "mine.hepmc3", 5)
+    with pytest.raises(UsageError, match=r"mine\.hepmc3 has 5 events, 6 were asked for; ask for fewer"):
         simulate(settings(f"generator.hepmc={path}", "production.events=6"), tmp_path / "d")
     assert not (tmp_path / "d").exists()
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_file_without_a_number_of_events_is_taken_whole(tmp_path: Path) -> None:
-    path = hepmc_file(tmp_path / "mine.hepmc3", 5)
-    summary = simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")
-    assert summary["events"] == 5
-    manifest = json.loads((tmp_path / "d" / "manifest.json").read_text())
-    assert manifest["sample"] == "mine.hepmc3"
-    assert manifest["provenance"]["inputs"][0]["file"] == "mine.hepmc3"
-    assert str(tmp_path) not in (tmp_path / "d" / "manifest.json").read_text()
-
-
-@pytest.mark.usefixtures("quick")
-def test_another_file_of_the_same_name_is_another_production(tmp_path: Path) -> None:
-    path = hepmc_file(tmp_path / "mine.hepmc3", 5)
-    simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")
+    assert simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")["events"] == 5
+    text = (tmp_path / "d" / "manifest.json").read_text()
+    manifest = json.loads(text)
+    assert manifest["sample"] == manifest["provenance"]["inputs"][0]["file"] == "mine.hepmc3"
+    assert str(tmp_path) not in text
     path.write_text(path.read_text().replace("22 10 0 0 10", "22 11 0 0 11"))
     with pytest.raises(UsageError, match="was made with"):
         simulate(settings(f"generator.hepmc={path}"), tmp_path / "d")
 
 
+TTBAR = ("generator.sample=ttbar", "production.events=30")
+
+
 @pytest.mark.usefixtures("quick")
-def test_the_summary(tmp_path: Path) -> None:
-    summary = simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
+def test_the_summary_and_settings_that_ask_for_the_same_again(tmp_path: Path) -> None:
+    summary = simulate(settings(*TTBAR), tmp_path / "d")
     expected = {name: round(len(part) / 30, 2) for name, part in fake_block(0, 30).collections.items()}
     assert (summary["path"], summary["events"], summary["shards"]) == (str(tmp_path / "d"), 30, 1)
     assert summary["mean_counts"] == expected
     assert summary["bytes"] == (tmp_path / "d" / "shard-00000.parquet").stat().st_size
     assert summary["events_per_second"] > 0
-    again = simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
-    assert again["events_per_second"] == 0
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_settings_beside_the_shards_ask_for_the_same_dataset(tmp_path: Path) -> None:
-    simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
     read = SimulateSettings.resolve(tmp_path / "d" / "settings.toml", ["production.workers=2"])
     assert simulate(read, tmp_path / "d")["events_per_second"] == 0
+    for override in ("generator.seed=2", "generator.sample=qq", "detector=cld", "production.block_events=10"):
+        refused = override.split("=")[0] + "=.*choose another folder, or replace it with --overwrite"
+        with pytest.raises(UsageError, match=refused):
+            simulate(settings(*TTBAR, override), tmp_path / "d")
 
 
 @pytest.mark.usefixtures("quick")
 def test_without_hits_nothing_points_to_hits(tmp_path: Path) -> None:
-    simulate(settings("generator.sample=ttbar", "production.events=30", "production.keep_hits=false"), tmp_path / "d")
+    simulate(settings(*TTBAR, "production.keep_hits=false"), tmp_path / "d")
     columns = json.loads((tmp_path / "d" / "manifest.json").read_text())["columns"]
     assert list(columns) == ["track", "cluster", "particle", "target", "cluster_link"]
     assert "hit_target" not in columns["particle"]
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(
-    "override",
-    ["generator.seed=2", "generator.sample=qq", "detector=cld", "production.block_events=10"],
-)
-def test_other_settings_need_another_folder(tmp_path: Path, override: str) -> None:
-    simulate(settings("generator.sample=ttbar", "production.events=30"), tmp_path / "d")
-    with pytest.raises(
-        UsageError, match=override.split("=")[0] + "=.*choose another folder, or replace it with --overwrite"
-    ):
-        simulate(settings("generator.sample=ttbar", "production.events=30", override), tmp_path / "d")
 
 
 def test_a_million_events_do_not_fit_everywhere(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_bosons_and_tops_decay_as_the_sample_says(name: str, allowed: dict[int, 
         assert seen[23] & {1, 2, 3, 4, 5}
 
 
-def test_ttbar_is_as_busy_as_it_should_be() -> None:
+def test_ttbar_is_as_busy_as_it_should_be_and_timed_in_nanoseconds() -> None:
     """135 visible particles at 500 GeV in full simulation; multiplicity rises slower than the energy."""
     events = generator("ttbar").generate(0, 60)
     visible = ~np.isin(np.abs(events.pdg), NEUTRINOS)
@@ -88,6 +88,12 @@ def test_ttbar_is_as_busy_as_it_should_be() -> None:
     assert 0.40 < (lookup(events.pdg[visible], "charge") != 0).mean() < 0.52
     energy = np.bincount(rows_of(events)[visible], events.energy[visible])
     assert 300 < energy.mean() < 345
+    distance = np.sqrt(events.x**2 + events.y**2 + events.z**2)
+    far = distance > 200.0
+    speed = distance[far] / (events.time[far] * SPEED_OF_LIGHT)
+    assert far.sum() > 20
+    assert speed.max() <= 1.0 + 1e-9
+    assert np.median(speed) > 0.9
 
 
 def test_short_lived_particles_decay_inside_the_cylinder_only() -> None:
@@ -101,16 +107,6 @@ def test_short_lived_particles_decay_inside_the_cylinder_only() -> None:
     # Neither pi0, taus nor charm and bottom ever reach the detector, long-lived ones always do.
     assert not np.isin(np.abs(wide.pdg), (15, 111, 411, 421, 511, 521)).any()
     assert {130, 211, 321, 2112} <= set(np.abs(wide.pdg).tolist())
-
-
-def test_times_are_in_nanoseconds() -> None:
-    events = generator("ttbar").generate(0, 60)
-    distance = np.sqrt(events.x**2 + events.y**2 + events.z**2)
-    far = distance > 200.0
-    speed = distance[far] / (events.time[far] * SPEED_OF_LIGHT)
-    assert far.sum() > 20
-    assert speed.max() <= 1.0 + 1e-9
-    assert np.median(speed) > 0.9
 
 
 def test_an_event_that_fails_is_made_again_with_other_numbers() -> None:
@@ -132,17 +128,18 @@ def test_an_event_that_fails_is_made_again_with_other_numbers() -> None:
     assert source.events([names[moved[0]]])[1]["px"].tolist() == picky_events[moved[0]]
 
 
-def test_an_event_that_always_fails_is_reported() -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("Check:epTolErr = 1e-30", r"Pythia failed 20 times to make event zuds_91/7/0/0; use another seed"),
+        ("NoSuch:thing = on", r"Pythia does not accept 'NoSuch:thing = on'"),
+    ],
+)
+def test_what_pythia_cannot_do_is_named(line: str, message: str) -> None:
     plain = collision("zuds_91")
-    impossible = plain.model_copy(update={"pythia": (*plain.pythia, "Check:epTolErr = 1e-30")})
-    with pytest.raises(FailureError, match=r"Pythia failed 20 times to make event zuds_91/7/0/0; use another seed"):
-        PythiaGenerator("zuds_91", impossible, 7, CYLINDER).generate(0, 2)
-
-
-def test_a_setting_pythia_does_not_know_is_named() -> None:
-    wrong = collision("qq").model_copy(update={"pythia": ("NoSuch:thing = on",)})
-    with pytest.raises(FailureError, match=r"Pythia does not accept 'NoSuch:thing = on'"):
-        PythiaSource(wrong, CYLINDER).events([("qq", 1, 0)])
+    wrong = plain.model_copy(update={"pythia": (*plain.pythia, line)})
+    with pytest.raises(FailureError, match=message):
+        PythiaGenerator("zuds_91", wrong, 7, CYLINDER).generate(0, 2)
 
 
 def test_a_wrong_data_folder_is_named(
@@ -176,15 +173,12 @@ def num_overlaid(events: GeneratedEvents) -> np.ndarray:
     return largest
 
 
-def test_the_number_of_overlaid_interactions_is_poisson(overlaid: GeneratedEvents) -> None:
+def test_interactions_are_poisson_numbered_and_each_conserves_momentum(overlaid: GeneratedEvents) -> None:
     numbers = num_overlaid(overlaid)
     assert numbers.mean() == pytest.approx(10.0, abs=4 * np.sqrt(10 / 60))
     assert 4.5 < numbers.var() < 20
-
-
-def test_interactions_are_numbered_and_each_conserves_momentum(overlaid: GeneratedEvents) -> None:
     group = rows_of(overlaid) * 1000 + overlaid.interaction
-    assert len(np.unique(group)) == (1 + num_overlaid(overlaid)).sum()
+    assert len(np.unique(group)) == (1 + numbers).sum()
     assert_conserved(overlaid, group, 380.0)
     # Within an event the collision comes first, then the overlaid interactions in order.
     assert (np.diff(group) >= 0).all()
