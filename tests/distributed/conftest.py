@@ -72,18 +72,14 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network with random outputs, in a file, with uncertainties beside it."""
     import torch
 
+    from fixtures.networks import random_network
     from ringflow.models.file import save_model
-    from ringflow.models.model import Model
-    from ringflow.models.settings import ModelSettings
     from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty
 
     path: Path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    model = random_network()
     with torch.random.fork_rng():
         torch.manual_seed(5)
-        shape = {"backbone": "attention", "width": 16, "layers": 1, "heads": 2, "hidden": 16}
-        model = Model(ModelSettings.model_validate(shape)).eval()
-        torch.nn.init.normal_(model.heads.out.weight, std=1.0)
-        torch.nn.init.constant_(model.heads.out.bias[:1], 1.0)
         head = UncertaintyHead(2 * model.settings.width, 4)
     save_model(path, model, card={"detector": "fake"})
     save_uncertainty(file_beside(path), head, path, {})

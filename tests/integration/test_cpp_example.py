@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 from write_flat import write_event, write_header
 
+from fixtures.foreign_onnx import foreign_file
+from fixtures.networks import random_network
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
+from ringflow.infer.export import write_onnx
 from ringflow.infer.runtime import EventRuntime
+from ringflow.models.file import LoadedModel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "cpp"
@@ -69,21 +73,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small network of random weights that finds some particles."""
-    import torch
-
-    from ringflow.infer.export import write_onnx
-    from ringflow.models.file import LoadedModel
-    from ringflow.models.model import Model
-    from ringflow.models.settings import ModelSettings
-
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        network = Model(ModelSettings(width=16, layers=1, heads=2, hidden=16)).eval()
-        torch.nn.init.normal_(network.heads.out.weight, std=1.0)
-        torch.nn.init.constant_(network.heads.out.bias[:1], 1.0)
     path = tmp_path_factory.mktemp("model") / "model.onnx"
-    write_onnx(path, LoadedModel(network, 0.5, {"detector": "clic"}))
+    write_onnx(path, LoadedModel(random_network(), 0.5, {"detector": "clic"}))
     return path
 
 
@@ -187,8 +178,7 @@ def test_one_line_for_what_is_wrong(program: Run, model: Path, flat: Path, tmp_p
         (tmp_path / "bad.flat").write_bytes(content)
         done = program(model, tmp_path / "bad.flat")
         assert (done.returncode, message in done.stderr, done.stderr.count("\n")) == (1, True, 1), (message, done)
-    foreign = tmp_path / "foreign.onnx"
-    write_foreign(foreign)
+    foreign = foreign_file(tmp_path / "foreign.onnx", {})
     for path, message in (
         (foreign, "not written by `ringflow export`"),
         (flat, "cannot be used"),
@@ -199,12 +189,3 @@ def test_one_line_for_what_is_wrong(program: Run, model: Path, flat: Path, tmp_p
     for words in ((), (model,), (model, flat, "--threads", "0"), (model, flat, "-o"), (model, flat, "--fast")):
         assert program(*words).returncode == 2
     assert "cannot write" in program(model, flat, "-o", tmp_path / "none" / "out.txt").stderr
-
-
-def write_foreign(path: Path) -> None:
-    """A valid ONNX file of somebody else."""
-    from onnx import TensorProto, helper, save
-
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "other", value[:1], value[1:])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)

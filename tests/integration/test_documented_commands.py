@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 
 from ringflow.cli import app, main
 
@@ -211,18 +210,10 @@ class Workspace:
 
 
 def _network(path: Path) -> None:
-    """A small network that finds a candidate in nearly every element, as no short training would teach it."""
+    from fixtures.networks import random_network
     from ringflow.models.file import save_model
-    from ringflow.models.model import Model
-    from ringflow.models.settings import ModelSettings
 
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        shape = {"backbone": "attention", "width": 16, "layers": 1, "heads": 2, "hidden": 16}
-        model = Model(ModelSettings.model_validate(shape)).eval()
-        torch.nn.init.normal_(model.heads.out.weight, std=1.0)
-        torch.nn.init.constant_(model.heads.out.bias[:1], 1.0)
-    save_model(path, model, card={"detector": "clic"})
+    save_model(path, random_network(), card={"detector": "clic"})
 
 
 def _events_root(path: Path) -> None:

@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tritonclient.http import InferenceServerClient, InferInput
 
+from fixtures.networks import random_network
 from ringflow.models.file import save_model
-from ringflow.models.model import Model
-from ringflow.models.settings import ModelSettings
 from ringflow.recipes.serve import open_served
 
 PATIENCE = 120.0
@@ -27,13 +25,8 @@ PATIENCE = 120.0
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small network that takes most elements for particles."""
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model = Model(ModelSettings(width=16, layers=1, heads=2, hidden=16)).eval()
-        torch.nn.init.constant_(model.heads.out.bias[:1], 1.0)
     path: Path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_model(path, model, card={"detector": "clic"})
+    save_model(path, random_network(), card={"detector": "clic"})
     return path
 
 
