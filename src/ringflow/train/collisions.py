@@ -11,10 +11,9 @@ from __future__ import annotations
 import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 TRAINING, VALIDATION = 1, 2
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """Events of one sample in a detector, in blocks of `block_events`."""
 
     sample: str
@@ -51,8 +49,10 @@ def start_workers(size: int) -> ProcessPoolExecutor:
     """Processes that make blocks: deaf to Ctrl-C, which their parent answers, and gone when it is."""
     with interrupts_held_back():
         pool = ProcessPoolExecutor(size, mp_context=get_context("spawn"), initializer=_begin_work)
-        for _ in range(size):  # a process is started when work is handed in: have all of them started in here
-            pool.submit(_nothing)
+        for _ in range(
+            size
+        ):  # a process is started when work is handed in: have all of them started in here, by nothing
+            pool.submit(int)
     return pool
 
 
@@ -81,10 +81,6 @@ def _begin_work() -> None:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=die_with_parent, daemon=True).start()
     keep_freed_memory()
-
-
-def _nothing() -> None:
-    """Work that takes no time."""
 
 
 @cache

@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -68,36 +69,43 @@ def open_training_data(
 ) -> Iterator[TrainingData]:
     """The events of some lanes of a training, until the context is left; `folder` takes what a dataset that cannot be written
     to may not."""
-    calorimeter, share = settings.model.calorimeter, -(-settings.length.validation_events // len(_names(settings.data)))
-    sources: Mapping[int, DatasetChunks | SimulatedChunks] = {}
-    workers, blocks, known = None, {}, True
+    names, source, calorimeter = _names(settings.data), settings.source, settings.model.calorimeter
+    events = -(-settings.length.validation_events // len(names))
+    workers = start_workers(source.workers) if settings.data.startswith(SIMULATED) else None
+    sources: dict[int, DatasetChunks | SimulatedChunks] = {}
+    make: Callable[..., DatasetChunks | SimulatedChunks]
     try:
-        if settings.data.startswith(SIMULATED):
-            workers = start_workers(settings.source.workers)
-            sources = _simulated(settings, device, workers, lanes)
-            blocks = _simulated_validation(settings, share, workers)
+        if workers is not None:
+            size = min(source.block_events, max(source.chunk_events // len(names), 1))
+            detector = None if device.type == "cpu" else Detector(load_detector(settings.detector), str(device))
+            make = partial(SimulatedChunks, _streams(settings, TRAINING, size), workers, detector=detector)
+            blocks, known = _simulated_events(settings, events, workers), True
         else:
-            datasets = [Dataset(name) for name in _names(settings.data)]
-            sources = _from_datasets(settings, datasets, folder, lanes)
-            known = all(map(has_truth, datasets))
-            for dataset in datasets:
-                name = dataset.manifest.sample
-                free = next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in blocks)
-                blocks[free] = _valid_events(dataset, calorimeter, share)
+            datasets = [Dataset(name) for name in names]
+            writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
+            make = partial(
+                DatasetChunks,
+                datasets,
+                detector=detector_name(settings.detector),
+                seed=settings.seed,
+                threads=source.workers,
+                cache=None if writable else folder / "cache",
+            )
+            blocks, known = _valid_events(datasets, calorimeter, events), all(map(has_truth, datasets))
+        for lane in lanes:
+            dealt = Lane(lane, max(source.lanes, 1))
+            sources[lane] = make(calorimeter=calorimeter, chunk_events=source.chunk_events, lane=dealt)
         origin = collect(settings, {"training": settings.seed})
         del origin["settings"]  # the trainer adds them
-        detector, description = detector_name(settings.detector), describe_data(settings)
-        yield TrainingData(
-            sources,
-            join([from_block(block, calorimeter, with_targets=True) for block in blocks.values()]),
-            Validation(blocks, calorimeter) if known else None,
-            {"detector": detector, "data": description, "provenance": origin},
-        )
+        described = {"detector": detector_name(settings.detector), "data": describe_data(settings)}
+        elements = join([from_block(block, calorimeter, with_targets=True) for block in blocks.values()])
+        validate = Validation(blocks, calorimeter) if known else None
+        yield TrainingData(sources, elements, validate, {**described, "provenance": origin})
     finally:
         if workers is not None:  # first of all, or the sources would wait for all that was begun
             workers.shutdown(cancel_futures=True)
-        for source in sources.values():
-            source.close()
+        for begun in sources.values():
+            begun.close()
 
 
 def require_data(settings: TrainSettings) -> None:
@@ -144,36 +152,24 @@ def _names(data: str) -> list[str]:
     return names
 
 
-def _from_datasets(
-    settings: TrainSettings, datasets: Sequence[Dataset], folder: Path, lanes: Sequence[int]
-) -> dict[int, DatasetChunks]:
-    writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
-    return {
-        lane: DatasetChunks(
-            datasets,
-            detector=detector_name(settings.detector),
-            calorimeter=settings.model.calorimeter,
-            chunk_events=settings.source.chunk_events,
-            seed=settings.seed,
-            lane=Lane(lane, max(settings.source.lanes, 1)),
-            threads=settings.source.workers,
-            cache=None if writable else folder / "cache",
-        )
-        for lane in lanes
-    }
-
-
-def _valid_events(dataset: Dataset, calorimeter: str, events: int) -> EventBlock:
-    """The first events of the `valid` split, with truth and what the rules see where these are there."""
-    columns = [*training_columns(dataset, calorimeter)]
-    if has_truth(dataset):
-        columns += [*TRUTH_COLUMNS, *(name for name in ("track", "cluster") if name in dataset.columns)]
-    blocks: list[EventBlock] = []
-    for block in dataset.events("valid", list(dict.fromkeys(columns))):
-        blocks.append(block.take(0, min(len(block), events - sum(map(len, blocks)))))
-        if sum(map(len, blocks)) == events:
-            break
-    return concatenate(blocks)
+def _valid_events(datasets: Sequence[Dataset], calorimeter: str, events: int) -> dict[str, EventBlock]:
+    """The first events of the `valid` splits, by sample, with truth and what the rules see where these are there."""
+    found: dict[str, EventBlock] = {}
+    for dataset in datasets:
+        columns = [*training_columns(dataset, calorimeter)]
+        if has_truth(dataset):
+            columns += [*TRUTH_COLUMNS, *(name for name in ("track", "cluster") if name in dataset.columns)]
+        blocks: list[EventBlock] = []
+        for block in dataset.events("valid", list(dict.fromkeys(columns))):
+            blocks.append(block)
+            if sum(map(len, blocks)) >= events:
+                break
+        name = dataset.manifest.sample
+        if name in found:
+            name = next(free for n in count(2) if (free := f"{name}_{n}") not in found)
+        whole = concatenate(blocks)
+        found[name] = whole.take(0, min(len(whole), events))
+    return found
 
 
 def _streams(settings: TrainSettings, purpose: int, block_events: int) -> list[Stream]:
@@ -183,27 +179,7 @@ def _streams(settings: TrainSettings, purpose: int, block_events: int) -> list[S
     ]
 
 
-def _simulated(
-    settings: TrainSettings, device: torch.device, workers: ProcessPoolExecutor, lanes: Sequence[int]
-) -> dict[int, SimulatedChunks]:
-    source = settings.source
-    share = max(source.chunk_events // len(_names(settings.data)), 1)
-    streams = _streams(settings, TRAINING, min(source.block_events, share))
-    detector = None if device.type == "cpu" else Detector(load_detector(settings.detector), str(device))
-    return {
-        lane: SimulatedChunks(
-            streams,
-            workers,
-            calorimeter=settings.model.calorimeter,
-            chunk_events=source.chunk_events,
-            detector=detector,
-            lane=Lane(lane, max(source.lanes, 1)),
-        )
-        for lane in lanes
-    }
-
-
-def _simulated_validation(settings: TrainSettings, events: int, workers: ProcessPoolExecutor) -> dict[str, EventBlock]:
+def _simulated_events(settings: TrainSettings, events: int, workers: ProcessPoolExecutor) -> dict[str, EventBlock]:
     """`events` events of every sample with what an evaluation needs; in blocks small enough for all cores."""
     kept = ["track", "cluster", "target", "particle"]
     if settings.model.calorimeter == "hit":
@@ -211,7 +187,7 @@ def _simulated_validation(settings: TrainSettings, events: int, workers: Process
     streams = _streams(settings, VALIDATION, min(_VALIDATION_BLOCK, events))
     indices = range(-(-events // streams[0].block_events))
     futures = [[workers.submit(collisions.simulate, stream, index) for index in indices] for stream in streams]
-    blocks: dict[str, EventBlock] = {}
+    found: dict[str, EventBlock] = {}
     with progress(events * len(streams), "simulating validation events") as advance, _worker_errors():
         for stream, parts in zip(streams, futures, strict=True):
             made = []
@@ -219,8 +195,8 @@ def _simulated_validation(settings: TrainSettings, events: int, workers: Process
                 block = future.result()
                 made.append(EventBlock(block.event_number, {part: block[part] for part in kept}))
                 advance(len(block))
-            blocks[stream.sample] = concatenate(made).take(0, events)
-    return blocks
+            found[stream.sample] = concatenate(made).take(0, events)
+    return found
 
 
 class SimulatedChunks(Ahead):

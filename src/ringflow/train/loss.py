@@ -33,39 +33,42 @@ def norms(batch: ElementBatch, settings: LossSettings) -> Tensor:
 
     Several batches of one step are divided by the sum of theirs, and are then as one.
     """
-    targets = batch.targets
-    assert targets is not None, "a batch for training has targets"
+    targets = _targets(batch)
     is_particle = targets.label_N > 0
     moving = (is_particle & (targets.momentum_N4[:, :3].norm(dim=1) > 0)).float()
     with_cones = torch.zeros_like(batch.counts_B, dtype=torch.float32).scatter_reduce(0, batch.event_N, moving, "amax")
     return torch.stack([is_particle.float().sum(), _weights(targets).sum(), settings.cones * with_cones.sum()])
 
 
-def _weights(targets: ElementTargets) -> Tensor:
-    return (targets.label_N > 0).float() * torch.hypot(targets.momentum_N4[:, 0], targets.momentum_N4[:, 1]).sqrt()
-
-
 def losses(
     prediction: Prediction, batch: ElementBatch, settings: LossSettings, divided_by: Tensor | None = None
 ) -> dict[str, Tensor]:
     """The terms and their weighted sum `total`, divided by the batch's own `norms` unless others are given."""
-    targets = batch.targets
-    assert targets is not None, "a batch for training has targets"
+    targets = _targets(batch)
     valid = (targets.label_N != PADDING).float()
     is_particle = (targets.label_N > 0).float()
-    weight = _weights(targets)
     given = norms(batch, settings) if divided_by is None else divided_by
     particles, weights, cones = given[0].clamp_min(1.0), given[1].clamp_min(1e-6), given[2].clamp_min(1.0)
+    charges = cross_entropy(prediction.charge_N3, targets.charge_N - CHARGES[0], reduction="none")
     terms = {
         "particle": (valid * _binary(prediction.particle_N, is_particle, settings.focal)).sum() / particles,
         "label": (is_particle * _classes(prediction, targets, settings.focal)).sum() / particles,
-        "charge": (is_particle * _charges(prediction, targets)).sum() / particles,
-        "momentum": (weight * _momenta(prediction, batch, targets)).sum() / weights,
+        "charge": (is_particle * charges).sum() / particles,
+        "momentum": (_weights(targets) * _momenta(prediction, batch, targets)).sum() / weights,
     }
     if settings.jet > 0:
         terms["jet"] = _jets(prediction, batch, targets, settings.cones) / cones
     # Attribute by attribute: a compiler does not see through the dump of a settings object.
     return {"total": torch.stack([getattr(settings, name) * term for name, term in terms.items()]).sum(), **terms}
+
+
+def _targets(batch: ElementBatch) -> ElementTargets:
+    assert batch.targets is not None, "a batch for training has targets"
+    return batch.targets
+
+
+def _weights(targets: ElementTargets) -> Tensor:
+    return (targets.label_N > 0).float() * torch.hypot(targets.momentum_N4[:, 0], targets.momentum_N4[:, 1]).sqrt()
 
 
 def _binary(logit: Tensor, truth: Tensor, focal: float) -> Tensor:
@@ -77,10 +80,6 @@ def _binary(logit: Tensor, truth: Tensor, focal: float) -> Tensor:
 def _classes(prediction: Prediction, targets: ElementTargets, focal: float) -> Tensor:
     loss = cross_entropy(prediction.class_NC, (targets.label_N - 1).clamp_min(0), reduction="none")
     return loss if focal == 0 else loss * (1.0 - (-loss).exp()).clamp_min(_LEAST_ERROR).pow(focal)
-
-
-def _charges(prediction: Prediction, targets: ElementTargets) -> Tensor:
-    return cross_entropy(prediction.charge_N3, targets.charge_N - CHARGES[0], reduction="none")
 
 
 def true_outputs(batch: ElementBatch, targets: ElementTargets) -> Tensor:

@@ -15,6 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import RecordWriter
+
 from ringflow.base.log import interactive, say
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.base.words import time_in_words
@@ -40,7 +44,7 @@ class Monitor:
         cut_history(path, state.step)
         with write_errors(folder):
             self._history = path.open("a", encoding="utf-8")
-            self._board = Board(folder / TENSORBOARD_FOLDER, going_on_after=state.step)
+            self._board = self._begin_board(folder / TENSORBOARD_FOLDER, state.step)
         self._window: list[Record] = []
         self._line_events, self._line_seconds = state.events, state.step_seconds
         self._start: tuple[int, float] | None = None
@@ -100,14 +104,26 @@ class Monitor:
         with write_errors(self._folder):
             self._board.flush()
 
+    def _begin_board(self, folder: Path, step: int) -> RecordWriter:
+        """TensorBoard's file of numbers over steps, which hides what earlier files hold after a step.
+
+        Written in place: a writer with a thread of its own would wait for ever once a disk is full.
+        """
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+        board = RecordWriter(str(folder / name))
+        board.write(_event(file_version="brain.Event:2"))
+        if step:
+            board.write(_event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+        return board
+
     def _write(self, kind: str, state: TrainingState, values: Mapping[str, float | None]) -> None:
         line = {"kind": kind, "step": state.step, "events": state.events, **values}
         with write_errors(self._folder):
             self._history.write(json.dumps(line, allow_nan=False) + "\n")
             self._history.flush()
-            for name, value in values.items():
-                if value is not None:
-                    self._board.add(f"{kind}/{name}", value, state.step)
+            known = [Summary.Value(tag=f"{kind}/{name}", simple_value=x) for name, x in values.items() if x is not None]
+            self._board.write(_event(step=state.step, summary=Summary(value=known)))
 
     def _show_progress(self, loss: float, state: TrainingState) -> None:
         text, done = f"loss {loss:.4f}", min(state.events, self._total)  # the last batch is shown whole
@@ -125,6 +141,11 @@ class Monitor:
             say(f"train: {done:,} of {self._total:,} events, {text}")
             self._last_line = now
         self._tenths = max(self._tenths, tenths)
+
+
+def _event(**content: Any) -> bytes:
+    written: bytes = Event(wall_time=time.time(), **content).SerializeToString()
+    return written
 
 
 def _bar(total: int, done: int) -> Any:
@@ -149,33 +170,3 @@ def cut_history(path: Path, step: int) -> None:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
     write_atomic(path, "".join(kept))
-
-
-class Board:
-    """TensorBoard's file of numbers over steps; `going_on_after` hides what earlier files hold after that step.
-
-    Written in place: a writer with a thread of its own would wait for ever once a disk is full.
-    """
-
-    def __init__(self, folder: Path, going_on_after: int = 0) -> None:
-        from tensorboardX.proto.event_pb2 import SessionLog
-        from tensorboardX.record_writer import RecordWriter
-
-        folder.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
-        self._records = RecordWriter(str(folder / name))
-        self.flush, self.close = self._records.flush, self._records.close
-        self._write(file_version="brain.Event:2")
-        if going_on_after:
-            self._write(step=going_on_after + 1, session_log=SessionLog(status=SessionLog.START))
-
-    def add(self, name: str, value: float, step: int) -> None:
-        """One number after a step."""
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        self._write(step=step, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)]))
-
-    def _write(self, **content: Any) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-
-        self._records.write(Event(wall_time=time.time(), **content).SerializeToString())

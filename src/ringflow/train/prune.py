@@ -12,11 +12,12 @@ Letters of tensor names: N element, L layer, H head, E head width, C channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
@@ -26,8 +27,7 @@ from ringflow.train.loss import losses
 from ringflow.train.settings import LossSettings
 
 
-@dataclass(frozen=True)
-class Importance:
+class Importance(NamedTuple):
     """What heads and channels of every layer matter; no heads where elements do not talk."""
 
     heads_LH: Tensor
@@ -37,46 +37,34 @@ class Importance:
 def importance(model: Model, batches: Iterable[ElementBatch], settings: LossSettings) -> Importance:
     """Measure on events with targets, on the device of the model, which stays as it is."""
     was_training = model.training
-    model.eval()
-    blocks = [block for block in model.blocks if isinstance(block, Block)]
-    of_heads = [_Watch(block.mixer.get_submodule("to_out"), model.settings.heads) for block in blocks if block.mixer]
-    of_channels = [_Watch(block.feed_forward[2], model.settings.hidden) for block in blocks]
+    blocks = [block for block in model.eval().blocks if isinstance(block, Block)]
+    heads = [_watch(block.mixer.get_submodule("to_out"), model.settings.heads) for block in blocks if block.mixer]
+    channels = [_watch(block.feed_forward[2], model.settings.hidden) for block in blocks]
     try:
         for batch in batches:
             losses(model.predict(batch), batch, settings)["total"].backward()  # type: ignore[no-untyped-call]
     finally:
-        for watch in (*of_heads, *of_channels):
-            watch.remove()
+        for _, handle in (*heads, *channels):
+            handle.remove()
         model.zero_grad(set_to_none=True)
         model.train(was_training)
-    return Importance(*(_rows([watch.sum for watch in some]) for some in (of_heads, of_channels)))
+    sums = ([watched for watched, _ in some] for some in (heads, channels))
+    return Importance(*(torch.stack(some) if some else torch.zeros(0, 0) for some in sums))
 
 
-def _rows(sums: list[Tensor]) -> Tensor:
-    return torch.stack(sums) if sums else torch.zeros(0, 0)
-
-
-class _Watch:
+def _watch(layer: nn.Module, parts: int) -> tuple[Tensor, RemovableHandle]:
     """Sums, over elements, the size of value times gradient in the parts of what a layer is given."""
+    total = torch.zeros(parts)
 
-    def __init__(self, layer: nn.Module, parts: int) -> None:
-        self.sum = torch.zeros(parts)
-        self._parts = parts
-        self._handle = layer.register_forward_pre_hook(self._see)
+    def see(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        value = given[0].detach()
 
-    def _see(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        value = given[0]
-        value.register_hook(self._adder(value.detach()))  # type: ignore[no-untyped-call]
-
-    def _adder(self, value: Tensor) -> Callable[[Tensor], None]:
         def add(gradient: Tensor) -> None:
-            product = (value * gradient).view(len(value), self._parts, -1).sum(2)
-            self.sum += product.abs().sum(0).cpu()
+            total.add_((value * gradient).view(len(value), parts, -1).sum(2).abs().sum(0).cpu())
 
-        return add
+        given[0].register_hook(add)  # type: ignore[no-untyped-call]
 
-    def remove(self) -> None:
-        self._handle.remove()
+    return total, layer.register_forward_pre_hook(see)
 
 
 def prune(model: Model, found: Importance, *, heads: int, hidden: int) -> Model:

@@ -62,7 +62,7 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
         # Devices may have other names on other machines.
         words = settings.model_dump(mode="json", exclude={"compute": {"device"}})
         world.require_same(dict(flat({**words, "--out": str(out.absolute())})))
-        settings = world.on_first(lambda: _resolved(settings, out, world.size, overwrite))
+        settings = world.on_first(lambda: resolved(settings, out, world.size, overwrite))
         world.require_same({"version of the data": fingerprint(settings)})
         with world.first_holds(lambda: _claimed(settings, out, overwrite, world.size)):
             result = _train(settings, out, device, world, pace)
@@ -86,40 +86,33 @@ def _train(settings: TrainSettings, out: Path, device: torch.device, world: Worl
             return Trainer(kept, data, out, world, pace, rules).fit(phases)
 
 
-def _resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
+def resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
     """The settings with what follows from a start file and from the number of processes; refused if they cannot be."""
+    together, before = settings.sync == "allreduce", None if overwrite else _before(out)
     if start := settings.start:
-        if (before := _before(out)) and not Path(start).exists():
+        if before and not Path(start).exists():
             # All that is needed of the file is in the checkpoint.
             settings = settings.model_copy(update={"model": before.model})
         else:
             path = model_file(Path(start)).absolute()
             settings = settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
     require_spreadable(settings, size)
-    if settings.profile and settings.sync != "allreduce":
+    if settings.profile and not together:
         raise UsageError(
             f"profile=true measures the steps of sync=allreduce, and sync={settings.sync} has none; leave profile out"
         )
-    copies = MeshPlace.of(0, size, settings.compute.strategy, settings.compute.parts).copies
-    if settings.sync != "allreduce":
-        copies -= 1  # the master has no events
-    settings = _in_lanes(settings, None if overwrite else out, copies)
+    # As many lanes as asked, as before, or one per copy of the network; an asynchronous master has no events.
+    copies = MeshPlace.of(0, size, settings.compute.strategy, settings.compute.parts).copies - (not together)
+    lanes = settings.source.lanes or (before.source.lanes if before else copies)
+    if lanes % copies:
+        raise UsageError(
+            f"{copies} {'processes' if together else 'workers'} cannot share {lanes} lanes evenly; start a number that "
+            f"divides {lanes}, or {'go on' if before and together else 'train anew'} with "
+            f"source.lanes={-(-lanes // copies) * copies}"
+        )
+    settings = settings.model_copy(update={"source": settings.source.model_copy(update={"lanes": lanes})})
     require_data(settings)
     return settings
-
-
-def _in_lanes(settings: TrainSettings, gone_on_with: Path | None, size: int) -> TrainSettings:
-    """The settings with the number of lanes: as asked, as before, or one per process."""
-    lanes, before = settings.source.lanes, _before(gone_on_with) if gone_on_with else None
-    if not lanes:
-        lanes = before.source.lanes if before else size
-    if lanes % size:
-        together = settings.sync == "allreduce"
-        raise UsageError(
-            f"{size} {'processes' if together else 'workers'} cannot share {lanes} lanes evenly; start a number that divides "
-            f"{lanes}, or {'go on' if before and together else 'train anew'} with source.lanes={-(-lanes // size) * size}"
-        )
-    return settings.model_copy(update={"source": settings.source.model_copy(update={"lanes": lanes})})
 
 
 @contextmanager

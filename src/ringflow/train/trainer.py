@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
@@ -42,7 +42,6 @@ from ringflow.train.checkpoint import (
 )
 from ringflow.train.data import TrainingData
 from ringflow.train.device import choose_device, memory_advice, peak_memory, undisturbed
-from ringflow.train.monitor import Monitor
 from ringflow.train.optim import rate_at
 from ringflow.train.profile import UNMEASURED, Phases
 from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE
@@ -50,6 +49,9 @@ from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep
 from ringflow.train.validation import ValidationLoss, figure, plain
 from ringflow.train.world import ALONE, World, catching_signals, stopped
+
+if TYPE_CHECKING:
+    from ringflow.train.monitor import Monitor
 
 BAD_BATCH_FILE = "bad_batch.safetensors"
 
@@ -192,6 +194,8 @@ class Trainer:
         """While the training runs, its history is written and its progress shown."""
         with ExitStack() as stack:
             if self._world.is_first:
+                from ringflow.train.monitor import Monitor  # TensorBoard's part takes a second
+
                 monitor = Monitor(self.folder, self.state, self.settings.length.events, self._rules())
                 self._monitor = stack.enter_context(monitor)
             self.reset_clock()

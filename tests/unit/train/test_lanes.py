@@ -24,7 +24,7 @@ from ringflow.train.checkpoint import Checkpoint, TrainingState, read_checkpoint
 from ringflow.train.collisions import Stream
 from ringflow.train.data import SimulatedChunks
 from ringflow.train.loss import _centres, losses, norms
-from ringflow.train.run import _in_lanes, train
+from ringflow.train.run import resolved, train
 from ringflow.train.runs import settings_of
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
@@ -405,11 +405,11 @@ def test_the_command_names_the_lanes_to_go_on_with(dataset: Path, tmp_path: Path
     assert command("train", f"data={dataset}", *SMALL, "--out", run).code == 0
     expected = "2 processes cannot share 1 lanes evenly; start a number that divides 1, or go on with source.lanes=2"
     with pytest.raises(UsageError, match=re.escape(expected)):
-        _in_lanes(settings(dataset), run, 2)
+        resolved(settings(dataset), run, 2, overwrite=False)
     with pytest.raises(UsageError, match=r"share 1 lanes evenly; .* or train anew with source.lanes=2"):
-        _in_lanes(settings(dataset, "source.lanes=1"), tmp_path / "new", 2)
+        resolved(settings(dataset, "source.lanes=1"), tmp_path / "new", 2, overwrite=False)
     with pytest.raises(UsageError, match=r"2 workers cannot share 1 lanes .* or train anew with source.lanes=2"):
-        _in_lanes(settings(dataset, "sync=easgd"), run, 2)
+        resolved(settings(dataset, "sync=easgd"), run, 3, overwrite=False)
     done = command("train", "source.lanes=2", "length.events=120", "--out", run)
     assert done.code == 0
     assert "source.lanes=2, not 1 as before" in done.stderr

@@ -34,7 +34,7 @@ from ringflow.train.profile import (
     split,
 )
 from ringflow.train.profile_report import StepTable, read_table, stragglers, summarize, write_page, write_summary
-from ringflow.train.run import _resolved
+from ringflow.train.run import resolved
 from ringflow.train.settings import TrainSettings
 from ringflow.train.world import ALONE
 
@@ -365,7 +365,7 @@ def test_the_page_says_what_the_numbers_say_and_needs_nothing_else(tmp_path: Pat
 def test_a_training_without_steps_of_all_is_not_measured(tmp_path: Path):
     settings = TrainSettings.resolve(None, ["profile=true", "sync=downpour"])
     with pytest.raises(UsageError, match="profile=true measures the steps of sync=allreduce, and sync=downpour has"):
-        _resolved(settings, tmp_path / "run", 2, overwrite=False)
+        resolved(settings, tmp_path / "run", 2, overwrite=False)
 
 
 counted = pytest.mark.skipif(bool(Traffic().reason), reason=f"no bytes are counted here: {Traffic().reason}")
