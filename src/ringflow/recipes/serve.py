@@ -47,7 +47,7 @@ def serve(
     path = model_file(model)
     from ringflow.infer.serve.app import Application, Limits
     from ringflow.infer.serve.served import BatchSettings
-    from ringflow.infer.serve.server import ModelServer, address, bind, run
+    from ringflow.infer.serve.server import ModelServer, address, bind
 
     with bind(host, port) as taken:
         served = open_served(path, name, engine, device, threads)
@@ -59,8 +59,7 @@ def serve(
         )
         application = Application(served, batches, Limits(int(max_request_mb * 1e6), max_event_elements, timeout_s))
         url = address(taken)
-        server = ModelServer(application, timeout_s, lambda: ready(_introduction(url, served)))
-        run(server, taken)
+        ModelServer(application, timeout_s, lambda: ready(_introduction(url, served))).run([taken])
 
 
 def open_served(path: Path, name: str, engine: str | None, device: str, threads: int) -> ServedModel:

@@ -9,18 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Info,
-    ProcessCollector,
-    generate_latest,
-)
+import prometheus_client as prometheus
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -30,7 +22,7 @@ from starlette.types import Receive
 
 from ringflow import __version__
 from ringflow.infer.serve.protocol import VERSION, InferRequest, RequestError, Values, decompress, parse, shown, write
-from ringflow.infer.serve.served import Batcher, BatchSettings, QueueFullError, ServedModel
+from ringflow.infer.serve.served import Batcher, BatchSettings, ServedModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")
 #: Bodies above this many bytes, and compressed ones, are taken apart in a thread: others need not wait for it.
@@ -66,7 +58,7 @@ class Application:
         self._held: dict[Request, int] = {}  # bytes
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="ringflow-parse")
         self._is_ready = True
-        errors = {HTTPException: _http_error, Exception: _internal_error}
+        errors: dict[Any, Any] = {HTTPException: _http_error, Exception: _internal_error}
         self.asgi = Starlette(routes=self._routes(), exception_handlers=errors, lifespan=self._lifespan)
 
     def stop_being_ready(self) -> None:
@@ -81,6 +73,10 @@ class Application:
             state = "READY" if self._is_ready else "UNAVAILABLE"
             return JSONResponse([{"name": self._model.name, "version": VERSION, "state": state, "reason": ""}])
 
+        def metrics(request: Request) -> Response:
+            counted = prometheus.generate_latest(self._metrics.registry)
+            return Response(counted, headers={"content-type": prometheus.CONTENT_TYPE_LATEST})
+
         server = {"name": "ringflow", "version": __version__, "extensions": list(EXTENSIONS)}
         of_model: dict[str, Answer] = {
             "": lambda request: JSONResponse(self._model.metadata()),
@@ -91,9 +87,7 @@ class Application:
             "/v2/health/live": lambda request: Response(),
             "/v2/health/ready": ready,
             "/v2": lambda request: JSONResponse(server),
-            "/metrics": lambda request: Response(
-                generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST}
-            ),
+            "/metrics": metrics,
         }
         models = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         return [
@@ -125,24 +119,22 @@ class Application:
             response = await self._answered(request)
             status = response.status_code
             return response
+        except HTTPException as error:
+            status = error.status_code
+            raise
+        except ClientDisconnect:
+            status = _CLIENT_GONE
+            return Response(status_code=status)
         finally:
             self._held.pop(request, None)
             self._metrics.answered(status, time.perf_counter() - started)
 
     async def _answered(self, request: Request) -> Response:
-        try:
-            self._require_model(request)
-            asked = await self._parsed(await self._body(request), request)
-            values = await self._computed(asked, request.receive)
-            if not np.isfinite(values["candidate_momentum"]).all():
-                raise RequestError("the values of this event make particles of infinite momentum")
-        except HTTPException as error:
-            return await _http_error(request, error)
-        except RequestError as error:
-            # Of 408 and 413 the body may not have been read to its end.
-            return error_response(str(error), error.status, close=error.status in (408, 413))
-        except ClientDisconnect:
-            return Response(status_code=_CLIENT_GONE)
+        self._require_model(request)
+        asked = await self._parsed(await self._body(request), request)
+        values = await self._computed(asked, request.receive)
+        if not np.isfinite(values["candidate_momentum"]).all():
+            raise RequestError("the values of this event make particles of infinite momentum")
         parts, json_size = write(self._model.name, asked, values)
         if json_size is None:
             return Response(parts[0], media_type="application/json")
@@ -158,25 +150,27 @@ class Application:
     async def _body(self, request: Request) -> bytes:
         """A body that is not too large and arrives in time; nothing is kept of one that is too large."""
         most, chunks, size = self._limits.max_request_bytes, list[bytes](), 0
+        too_large = RequestError(f"the body is larger than the {most} bytes that this server takes", 413)
         announced = request.headers.get("content-length", "0")
         fits = announced.isdecimal() and len(announced) < 20 and int(announced) <= most
+        if not fits and "expect" in request.headers:  # who asked before sending is told at once
+            raise too_large
         try:
             async with asyncio.timeout(self._limits.timeout):
-                # Who asked before sending is told at once.
-                async for chunk in request.stream() if fits or "expect" not in request.headers else _nothing():
+                async for chunk in request.stream():
                     size += len(chunk)
                     fits = fits and size <= most
                     if fits:
                         self._hold(request, len(chunk))
                         chunks.append(chunk)
-                    else:
-                        chunks.clear()
+                        continue
+                    chunks.clear()
                     if size >= most + _DISCARDED:
                         break
         except TimeoutError:
             raise RequestError(f"the body did not arrive within {self._limits.timeout:g} s", 408) from None
         if not fits:
-            raise RequestError(f"the body is larger than the {most} bytes that this server takes", 413)
+            raise too_large
         return b"".join(chunks)
 
     async def _parsed(self, body: bytes, request: Request) -> InferRequest:
@@ -197,16 +191,11 @@ class Application:
 
     async def _computed(self, asked: InferRequest, receive: Receive) -> Values:
         """The answer of the batcher, if it comes in time and the client waits for it."""
-        try:
-            answer = self._batcher.submit(asked.inputs, asked.rows)
-        except QueueFullError:
-            raise RequestError("as many requests wait as may; try again", 503) from None
+        answer = self._batcher.submit(asked.inputs, asked.rows)
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait((answer, gone), timeout=self._limits.timeout, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
-                if answer.exception() is not None:  # the batcher has said what it was
-                    raise RequestError("the event could not be computed", 500)
                 values: Values = answer.result()
                 return values
             if gone.done():
@@ -217,19 +206,11 @@ class Application:
             gone.cancel()
 
     def _require_model(self, request: Request) -> None:
-        name, version = (
-            request.path_params.get(key, own) for key, own in (("model", self._model.name), ("version", VERSION))
-        )
-        if name != self._model.name:
-            raise HTTPException(404, f"no model {shown(name)}; this server has {self._model.name}")
-        if version != VERSION:
-            raise HTTPException(404, f"no version {shown(version)} of {self._model.name}; there is {VERSION}")
-
-
-def error_response(message: str, status: int, *, close: bool = False) -> Response:
-    """Every error is an object of JSON."""
-    headers = {"Retry-After": "1"} if status == 503 else {}
-    return JSONResponse({"error": message}, status, headers=headers | ({"Connection": "close"} if close else {}))
+        own, asked = self._model.name, request.path_params
+        if (name := asked.get("model", own)) != own:
+            raise RequestError(f"no model {shown(name)}; this server has {own}", 404)
+        if (version := asked.get("version", VERSION)) != VERSION:
+            raise RequestError(f"no version {shown(version)} of {own}; there is {VERSION}", 404)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -237,26 +218,22 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return error_response(error.detail, error.status_code)
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    """Every error is an object of JSON."""
+    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    return error_response("internal error", 500)
+    return JSONResponse({"error": "internal error"}, 500)
 
 
 class Metrics:
     """What one server counts, for Prometheus, apart from any other in the process."""
 
     def __init__(self, model: ServedModel, waiting: Callable[[], int]) -> None:
-        self.registry = own = CollectorRegistry()
-        histogram, counter = partial(Histogram, registry=own), partial(Counter, registry=own)
+        self.registry = own = prometheus.CollectorRegistry()
+        histogram = partial(prometheus.Histogram, registry=own)
+        counter = partial(prometheus.Counter, registry=own)
         statuses = "Inference requests by HTTP status; 499 is a client that left"
         self._requests = counter("ringflow_requests", statuses, ["status"])
         latency = "From the head of a request to its answer"
@@ -266,12 +243,13 @@ class Metrics:
         self._elements = histogram("ringflow_batch_elements", "Elements computed at a time", buckets=_ELEMENTS)
         self._total_events = counter("ringflow_computed_events", "Events computed")
         self._total_elements = counter("ringflow_computed_elements", "Elements computed")
-        Gauge("ringflow_queue_requests", "Requests that wait to be computed", registry=own).set_function(waiting)
+        queue = prometheus.Gauge("ringflow_queue_requests", "Requests that wait to be computed", registry=own)
+        queue.set_function(waiting)
         said = model.description
         facts = {"name": model.name, "engine": model.engine, "detector": said.detector or ""}
         facts |= {"weights_sha256": said.weights_sha256, "ringflow_version": said.ringflow}
-        Info("ringflow_model", "The model", registry=own).info(facts)
-        ProcessCollector(registry=own)
+        prometheus.Info("ringflow_model", "The model", registry=own).info(facts)
+        prometheus.ProcessCollector(registry=own)
 
     def answered(self, status: int, seconds: float) -> None:
         """Count a request."""

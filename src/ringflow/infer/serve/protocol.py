@@ -8,33 +8,32 @@ A body is JSON, followed by the raw values of those tensors that say `binary_dat
 from __future__ import annotations
 
 import json
-import reprlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from reprlib import repr as shown
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
 
 Values = dict[str, npt.NDArray[Any]]
 
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "INT64": np.dtype("<i8")}
 #: Versions of the model that can be asked for.
 VERSION = "1"
-
-_NUMBERS = {int, float, type(None)}
 _EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
-class RequestError(Exception):
+class RequestError(HTTPException):
     """What is wrong with a request, and the HTTP status that says so."""
 
     def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
+        # Of 408 and 413 the body may not have been read to its end.
+        headers = {503: {"Retry-After": "1"}, 408: {"Connection": "close"}, 413: {"Connection": "close"}}
+        super().__init__(status, message, headers.get(status))
 
 
 class TensorSpec(NamedTuple):
@@ -59,10 +58,12 @@ class InferRequest:
         return sum(map(len, self.inputs.values()))
 
 
-class _Parameters(BaseModel):
-    """Those that mean something to us; of what is not supported only its absence is taken."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(strict=True)
+
+
+class _Parameters(_Strict):
+    """Those that mean something to us; of what is not supported only its absence is taken."""
 
     binary_data: bool | None = None
     binary_data_size: int | None = None
@@ -71,36 +72,28 @@ class _Parameters(BaseModel):
     shared_memory_region: None = None
 
 
-class _Tensor(BaseModel):
-    """One of the inputs or outputs that a request names."""
+#: Of what is wrong only the first is told: a body may be full of it.
+_FIRST = Field(fail_fast=True)
+_Numbers = Annotated[list[float | None], _FIRST]  # null is a missing one, as NaN is
 
-    model_config = ConfigDict(strict=True)
+
+class _Tensor(_Strict):
+    """One of the inputs or outputs that a request names."""
 
     name: str
     datatype: str = ""
     shape: Annotated[list[int], Field(max_length=8, fail_fast=True)] = []
-    data: list[Any] | None = None
+    data: _Numbers | Annotated[list[_Numbers], _FIRST] | None = None  # flat, or row by row
     parameters: _Parameters = _Parameters()
 
 
-#: Of what is wrong only the first is told: a body may be full of it.
-_Tensors = Annotated[list[_Tensor], Field(fail_fast=True)]
-
-
-class _Body(BaseModel):
+class _Body(_Strict):
     """The JSON of a request."""
 
-    model_config = ConfigDict(strict=True)
-
     id: str | None = None
-    inputs: _Tensors = []
-    outputs: _Tensors = []
+    inputs: Annotated[list[_Tensor], _FIRST] = []
+    outputs: Annotated[list[_Tensor], _FIRST] = []
     parameters: _Parameters = _Parameters()
-
-
-def shown(value: object) -> str:
-    """Whatever a client sent, in a few words."""
-    return reprlib.repr(value)
 
 
 def decompress(body: bytes, encoding: str, most: int) -> bytes:
@@ -125,21 +118,20 @@ def parse(
     body: bytes, header_length: str | None, inputs: Sequence[TensorSpec], outputs: Sequence[str], most_rows: int
 ) -> InferRequest:
     """The request in a body, if it is one for a model with these inputs and outputs."""
-    size = _json_size(body, header_length)
+    length = str(len(body)) if header_length is None else header_length
+    if not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= len(body)):
+        raise RequestError(f"Inference-Header-Content-Length is {shown(length)}, the body has {len(body)} bytes")
+    size = int(length)
     try:
         asked = _Body.model_validate_json(body[:size])
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, wrong["loc"])) or "the request"
         raise RequestError(f"{where}: {wrong['msg'][:150]}, not {shown(wrong['input'])}") from None
-    given, wanted = (
-        _named("inputs", asked.inputs, [spec.name for spec in inputs]),
-        _named("outputs", asked.outputs, outputs),
-    )
-    if missing := [spec.name for spec in inputs if spec.name not in given]:
-        raise RequestError(
-            f"inputs: {missing[0]} is missing; the model takes {', '.join(spec.name for spec in inputs)}"
-        )
+    taken = [spec.name for spec in inputs]
+    given, wanted = _named("inputs", asked.inputs, taken), _named("outputs", asked.outputs, outputs)
+    if missing := [name for name in taken if name not in given]:
+        raise RequestError(f"inputs: {missing[0]} is missing; the model takes {', '.join(taken)}")
     for name, datatype, (_, columns) in inputs:
         if (there := given[name].datatype) != datatype:
             raise RequestError(f"{name}: datatype is {shown(there)}, it must be {datatype}")
@@ -151,7 +143,7 @@ def parse(
     binary = {name: tensor.parameters.binary_data for name, tensor in wanted.items()} or dict.fromkeys(outputs)
     default = asked.parameters.binary_data_output
     chosen = tuple((name, default if own is None else own) for name, own in binary.items())
-    return InferRequest(asked.id, {spec.name: tables[spec.name] for spec in inputs}, chosen)
+    return InferRequest(asked.id, {name: tables[name] for name in taken}, chosen)
 
 
 def write(model: str, request: InferRequest, values: Mapping[str, npt.NDArray[Any]]) -> tuple[list[bytes], int | None]:
@@ -172,16 +164,6 @@ def write(model: str, request: InferRequest, values: Mapping[str, npt.NDArray[An
         answer["id"] = request.id
     text = json.dumps(answer, allow_nan=False).encode()
     return [text, *raw], len(text) if raw else None
-
-
-def _json_size(body: bytes, header_length: str | None) -> int:
-    if header_length is None:
-        return len(body)
-    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
-        raise RequestError(f"Inference-Header-Content-Length is {shown(header_length)}, not a number of bytes")
-    if int(header_length) > len(body):
-        raise RequestError(f"Inference-Header-Content-Length is {header_length}, the body has {len(body)} bytes")
-    return int(header_length)
 
 
 def _named(what: str, tensors: Sequence[_Tensor], known: Sequence[str]) -> dict[str, _Tensor]:
@@ -215,20 +197,14 @@ def _tables(given: Mapping[str, _Tensor], raw: memoryview) -> Values:
     return tables
 
 
-def _from_json(data: list[Any] | None, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Values that are written out, flat or row by row; null is a missing one, as NaN is."""
+def _from_json(data: Sequence[Any] | None, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
     if data is None:
         raise RequestError(f"{name}: neither data nor binary_data_size is given")
-    rows = data if data and isinstance(data[0], list) else None
-    if rows is not None and any(not isinstance(row, list) or len(row) != shape[1] for row in rows):
-        raise RequestError(f"{name}: rows of data must have {shape[1]} values each")
-    flat = data if rows is None else list(chain.from_iterable(rows))
-    if len(flat) != shape[0] * shape[1]:
-        raise RequestError(f"{name}: data has {len(flat)} values, its shape makes {shape[0] * shape[1]}")
-    if not set(map(type, flat)) <= _NUMBERS:
-        raise RequestError(f"{name}: data has values that are not numbers")
     try:
         with np.errstate(over="ignore"):  # becomes infinite, which is told apart later
-            return np.array(flat, np.float64).astype(np.float32).reshape(shape)
-    except OverflowError:
-        raise RequestError(f"{name}: data has a number that is too large") from None
+            values = np.array(data, np.float64).astype(np.float32)
+    except ValueError:
+        raise RequestError(f"{name}: rows of data must have {shape[1]} values each") from None
+    if values.size != shape[0] * shape[1] or (values.ndim == 2 and len(values) and values.shape != shape):
+        raise RequestError(f"{name}: data has the shape {list(values.shape)}, it must be {list(shape)}, or flat")
+    return values.reshape(shape)

@@ -29,9 +29,10 @@ from ringflow.launch.frameworks import one_line
 #: No detector measures more, in whatever unit; up to here nothing inside a network overflows, so that an event cannot
 #: spoil those it is computed with.
 LARGEST = 1e9
-_MOMENTUM = ("px", "py", "pz", "energy")
 _PLATFORMS = {"onnx": "onnxruntime_onnx", "torch": "pytorch"}
 _WARM_UP_ROWS = 4
+
+ServedEvent = Mapping[str, npt.NDArray[np.float32]]
 
 
 class ServedModel:
@@ -40,11 +41,7 @@ class ServedModel:
     def __init__(self, name: str, session: Reconstructor, description: Description, engine: str) -> None:
         self.name, self.engine, self.description = name, engine, description
         self._session = session
-        self._columns = description.inputs
-        self._optional = {
-            kind: np.array([not column.required for column in columns]) for kind, columns in self._columns.items()
-        }
-        self.inputs = [TensorSpec(kind, "FP32", [-1, len(columns)]) for kind, columns in self._columns.items()]
+        self.inputs = [TensorSpec(kind, "FP32", [-1, len(columns)]) for kind, columns in description.inputs.items()]
         self.outputs = [
             TensorSpec("candidate_label", "INT64", [-1]),
             TensorSpec("candidate_charge", "INT64", [-1]),
@@ -63,7 +60,7 @@ class ServedModel:
             "inputs": [spec._asdict() for spec in self.inputs],
             "outputs": [spec._asdict() for spec in self.outputs],
             "parameters": {
-                "columns": {kind: [vars(column) for column in columns] for kind, columns in self._columns.items()},
+                "columns": {kind: [vars(column) for column in columns] for kind, columns in said.inputs.items()},
                 "class_names": list(said.class_names),
                 "threshold": said.threshold,
                 "detector": said.detector,
@@ -75,42 +72,36 @@ class ServedModel:
 
     def config(self) -> dict[str, Any]:
         """The same in the words of a Triton model configuration; a request is one event, so tensors have no batch axis."""
-
-        def tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-            return [{"name": name, "data_type": f"TYPE_{kind}", "dims": shape} for name, kind, shape in specs]
-
-        return {
-            "name": self.name,
-            "platform": _PLATFORMS[self.engine],
-            "max_batch_size": 0,
-            "input": tensors(self.inputs),
-            "output": tensors(self.outputs),
-            "parameters": {
-                key: {"string_value": value if isinstance(value, str) else json.dumps(value)}
-                for key, value in self.metadata()["parameters"].items()
-            },
+        tensors = {
+            side: [{"name": name, "data_type": f"TYPE_{kind}", "dims": shape} for name, kind, shape in specs]
+            for side, specs in (("input", self.inputs), ("output", self.outputs))
         }
+        parameters = {
+            key: {"string_value": value if isinstance(value, str) else json.dumps(value)}
+            for key, value in self.metadata()["parameters"].items()
+        }
+        about = {"name": self.name, "platform": _PLATFORMS[self.engine], "max_batch_size": 0}
+        return {**about, **tensors, "parameters": parameters}
 
-    def check(self, event: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    def check(self, event: ServedEvent) -> None:
         """Refuse values from which no element can be made."""
         for kind, table in event.items():
+            columns = self.description.inputs[kind]
             with np.errstate(invalid="ignore"):
                 bad = ~(np.abs(table) <= LARGEST)
             if bad.any():
-                bad &= ~(np.isnan(table) & self._optional[kind])
+                bad &= ~(np.isnan(table) & ~np.array([column.required for column in columns]))
             if bad.any():
                 row, place = np.argwhere(bad)[0]
-                column, value = self._columns[kind][place], table[row, place]
-                allowed = f"values are finite and below {LARGEST:g}" + (
-                    "" if column.required else ", or NaN for missing"
-                )
-                raise RequestError(f"{kind}: row {row} has {value:.6g} in column {column.name}; {allowed}")
+                allowed = f"finite and below {LARGEST:g}" + ("" if columns[place].required else ", or NaN for missing")
+                found = f"{table[row, place]:.6g} in column {columns[place].name}"
+                raise RequestError(f"{kind}: row {row} has {found}; values are {allowed}")
 
-    def compute(self, events: Sequence[Mapping[str, npt.NDArray[np.float32]]]) -> list[Values]:
+    def compute(self, events: Sequence[ServedEvent]) -> list[Values]:
         """The answers to events that were checked, in their order."""
         made = self._session.reconstruct(self._block(events))
         assert len(made.counts) == len(events), "an answer per event"
-        momentum = np.stack([made[axis] for axis in _MOMENTUM], axis=1)
+        momentum = np.stack([made[axis] for axis in ("px", "py", "pz", "energy")], axis=1)
         columns = (made["label"], made["charge"], momentum, made["track"], made["cluster"])
         values = {
             spec.name: column.astype(DATATYPES[spec.datatype], copy=False)
@@ -123,10 +114,10 @@ class ServedModel:
         """Compute an event of made-up values: the first one is slow, and what does not work is known before it is asked."""
         self.compute([{spec.name: np.ones((_WARM_UP_ROWS, spec.shape[1]), np.float32) for spec in self.inputs}])
 
-    def _block(self, events: Sequence[Mapping[str, npt.NDArray[np.float32]]]) -> EventBlock:
+    def _block(self, events: Sequence[ServedEvent]) -> EventBlock:
         """Events side by side. All columns stay float32, in which a missing value can be said."""
         collections = {}
-        for kind, columns in self._columns.items():
+        for kind, columns in self.description.inputs.items():
             counts = np.array([len(event[kind]) for event in events], np.int64)
             by_column = np.ascontiguousarray(np.concatenate([event[kind] for event in events]).T)
             values: Values = {column.name: own for column, own in zip(columns, by_column, strict=True)}
@@ -135,10 +126,6 @@ class ServedModel:
                 values["cluster"] = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
             collections[kind] = Collection(counts, values)
         return EventBlock(np.arange(len(events)), collections)
-
-
-class QueueFullError(Exception):
-    """As many wait as may."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +166,7 @@ class Batcher:
     def submit(self, event: Any, elements: int) -> asyncio.Future[Any]:
         """A future of the answer. Whoever does not want it any more cancels it, and it leaves the queue."""
         if len(self._waiting) >= self._settings.max_waiting:
-            raise QueueFullError
+            raise RequestError("as many requests wait as may; try again", 503)
         loop = asyncio.get_running_loop()
         if not self._workers:
             self._workers = [loop.create_task(self._work()) for _ in range(self._settings.workers)]
@@ -196,39 +183,29 @@ class Batcher:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
-        """Compute what waits, batch after batch."""
+        """Compute what waits, batch after batch: the first that fit together, once they are enough or have waited for long."""
+        most = self._settings.max_elements
         while True:
-            batch, rest = self._head()
-            if batch:
-                await self._run(batch)
-                continue
+            fitting, elements, rest = list[asyncio.Future[Any]](), 0, None
+            for answer, one in self._waiting.items():
+                elements += one.elements
+                if fitting and elements > most:
+                    break
+                fitting.append(answer)
+            if fitting:
+                rest = self._waiting[fitting[0]].since + self._settings.max_delay - time.monotonic()
+                if rest <= 0 or elements >= most:
+                    await self._run({answer: self._waiting.pop(answer) for answer in fitting})
+                    continue
             self._arrived.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._arrived.wait(), rest)
 
-    def _head(self) -> tuple[dict[asyncio.Future[Any], _Waiting], float | None]:
-        """The first that fit together, taken from the queue; or none, and how long more may come."""
-        chosen: dict[asyncio.Future[Any], _Waiting] = {}
-        total = 0
-        for answer, waiting in self._waiting.items():
-            total += waiting.elements
-            if chosen and total > self._settings.max_elements:
-                break
-            chosen[answer] = waiting
-        if not chosen:
-            return {}, None
-        rest = next(iter(chosen.values())).since + self._settings.max_delay - time.monotonic()
-        if rest > 0 and total < self._settings.max_elements:
-            return {}, rest
-        for answer in chosen:
-            del self._waiting[answer]
-        return chosen, None
-
     async def _run(self, batch: dict[asyncio.Future[Any], _Waiting]) -> None:
-        events = [waiting.event for waiting in batch.values()]
+        events = [one.event for one in batch.values()]
         started = time.perf_counter()
         outcomes = await asyncio.get_running_loop().run_in_executor(self._threads, self._outcomes, events)
-        self._computed(len(batch), sum(waiting.elements for waiting in batch.values()), time.perf_counter() - started)
+        self._computed(len(batch), sum(one.elements for one in batch.values()), time.perf_counter() - started)
         for answer, outcome in zip(batch, outcomes, strict=True):
             if answer.done():  # nobody wants it any more
                 continue
@@ -247,5 +224,5 @@ class Batcher:
         except Exception as error:
             if len(events) == 1:
                 say(f"an event could not be computed: {one_line(f'{type(error).__name__}: {error}')}")
-                return [error]
+                return [RequestError("the event could not be computed", 500)]
         return [outcome for event in events for outcome in self._outcomes([event])]

@@ -10,28 +10,25 @@ import asyncio
 import errno
 import math
 import os
-import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import h11
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from ringflow.base.errors import FailureError
 from ringflow.base.log import say
-from ringflow.infer.serve.app import Application, error_response
+from ringflow.infer.serve.app import Application
 
 MOST_CONNECTIONS = 512
 #: Bytes of a head, or of anything else that is not yet whole.
 MOST_HEAD_BYTES = 64 << 10
 _HEAD_SECONDS, _KEEP_ALIVE_SECONDS, _SECONDS_BETWEEN_LOOKS = 10.0, 60, 0.25
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _REASONS = {
     errno.EADDRINUSE: "it is in use; choose another --port, or 0 for any that is free",
     errno.EACCES: "no permission; choose a --port above 1023",
@@ -40,19 +37,17 @@ _REASONS = {
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """An address for the server, taken before long work is done in vain."""
+    """An address for the server, taken before long work is done in vain; it listens, but nobody is answered yet."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        taken = socket.socket(family, kind, protocol)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:
         raise FailureError(f"cannot listen on {host!r}: no such host; choose another --host") from None
     try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(address)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, dualstack_ipv6=both)
     except OSError as error:
-        taken.close()
-        raise _cannot_listen(host, port, error) from None
-    return taken
+        reason = _REASONS.get(error.errno or 0, str(error))
+        raise FailureError(f"cannot listen on port {port} of {host}: {reason}") from None
 
 
 def address(taken: socket.socket) -> str:
@@ -86,11 +81,11 @@ class ModelServer(uvicorn.Server):
         self._application, self._timeout, self._ready = application, timeout, ready
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: Any = self._application.asgi
         if scope["type"] == "http" and len(self.server_state.connections) > MOST_CONNECTIONS:
-            refused = error_response("as many clients are connected as may be; try again", 503, close=True)
-            await refused(scope, receive, send)
-        else:
-            await self._application.asgi(scope, receive, send)
+            headers = {"Retry-After": "1", "Connection": "close"}
+            app = JSONResponse({"error": "as many clients are connected as may be; try again"}, 503, headers)
+        await app(scope, receive, send)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -127,21 +122,8 @@ class ModelServer(uvicorn.Server):
         self._application.stop_being_ready()
         self.should_exit = True
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals stop the server instead of the process, and the command ends well."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal stops; the second does not wait for threads that compute."""
+        """The first signal stops, and the command ends well; the second does not wait for threads that compute."""
         if self.should_exit:
             os._exit(128 + sig)
         self.stop()
@@ -162,19 +144,3 @@ def _unless_of_protocol(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
     """A client that sends nonsense after its answer is no trouble of ours: uvicorn fails to answer once more."""
     if not isinstance(context.get("exception"), h11.ProtocolError):
         loop.default_exception_handler(context)
-
-
-def run(server: ModelServer, taken: socket.socket) -> None:
-    """Serve on a bound socket until the server is stopped."""
-    host, port = taken.getsockname()[:2]
-    try:
-        server.run([taken])
-    except OSError as error:  # another process listened first
-        if error.errno not in _REASONS:
-            raise
-        raise _cannot_listen(host, port, error) from None
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> FailureError:
-    reason = _REASONS.get(error.errno or 0, str(error))
-    return FailureError(f"cannot listen on port {port} of {host}: {reason}")

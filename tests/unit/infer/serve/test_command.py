@@ -36,7 +36,7 @@ def never_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("it must not come to that")
 
-    monkeypatch.setattr("ringflow.infer.serve.server.run", refuse)
+    monkeypatch.setattr("ringflow.infer.serve.server.ModelServer.run", refuse)
     monkeypatch.setattr(recipe, "open_served", refuse)
 
 
