@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from ringflow import __version__
-from ringflow.infer.serve.protocol import VERSION, InferRequest, RequestError, Values, decompress, parse, shown, write
+from ringflow.infer.serve.protocol import VERSION, InferRequest, RequestError, Values, decompress, parse, write
 from ringflow.infer.serve.served import Batcher, BatchSettings, ServedModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -164,15 +163,6 @@ def test_a_stop_answers_what_was_accepted(gated: Gated, events: list[Event]) -> 
         server.thread.join(PATIENCE)
         assert not server.thread.is_alive()
     assert [(status, said["id"]) for status, said in answers] == [(200, "0"), (200, "1")]
-
-
-def test_a_broken_batch_says_nothing_of_others(gated: Gated, events: list[Event]) -> None:
-    """The text of an error inside never reaches a client."""
-    gated.broken_rows = len(events[0]["track"])
-    gated.gate.set()
-    with running(gated.served) as server:
-        status, said = status_and_json(server.say(post(*request_body(events[0]))))
-    assert (status, json.dumps(said)) == (500, '{"error": "the event could not be computed"}')
 
 
 def _takes_connections(server: Running) -> bool:
