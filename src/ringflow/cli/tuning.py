@@ -14,6 +14,7 @@ from ringflow.base import options
 from ringflow.base.log import say
 from ringflow.base.options import Count, Flag, Json, Natural, Paths, about
 from ringflow.base.output import finish, print_json, show_or_print, show_summary, show_table
+from ringflow.base.rundir import write_atomic
 from ringflow.tune import SearchName
 from ringflow.tune.options import Place, Plan
 
@@ -234,7 +235,7 @@ def panda_steer(
     the settings refuse, for example a width that the heads do not divide, are never chosen.
     """
     from ringflow.train.settings import TrainSettings
-    from ringflow.tune.panda import read_asked, space_of, steer, write_points
+    from ringflow.tune.panda import read_asked, space_of, steer
 
     preset, overrides = options.without_start(preset, overrides)
     settings = TrainSettings.resolve(preset, overrides)
@@ -243,7 +244,7 @@ def panda_steer(
     how: dict[str, Any] = {"search": search, "seed": seed, "given_up": given_up}
     found = space_of(asked, given, in_file)
     points = steer(asked, found, settings, max_points=max_points, num_points=num_points, **how)
-    write_points(out_file, points)
+    write_atomic(out_file, json.dumps([dict(point) for point in points], allow_nan=False) + "\n")
     if as_json:
         print_json(points)
     losses = sum(loss is not None for _, loss in asked.points)
@@ -298,7 +299,6 @@ def panda_space(
     as_json: Json = False,
 ) -> None:
     """Write a space for PanDA's `phpo`, checked against the settings of a training."""
-    from ringflow.base.rundir import write_atomic
     from ringflow.tune.panda import to_panda
 
     written = to_panda(_read_space(space))

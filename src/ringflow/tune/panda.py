@@ -32,26 +32,23 @@ import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, TypeVar
 
-from ringflow.base.config import Settings, dump_toml, override
+import pydantic
+from pydantic import BaseModel, Field, StrictInt
+
+from ringflow.base.config import Settings, override
 from ringflow.base.errors import FailureError, InputFileError, RingflowError, SettingsError, UsageError
 from ringflow.base.log import speaks
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
+from ringflow.base.words import flat
 from ringflow.tune.schedulers import Point
 from ringflow.tune.search import Finished, Search
 from ringflow.tune.space import Choice, Parameter, Space, parse_space, same
 
-#: Methods of a space, and what their dimension must hold; then what others also write, and what changes nothing for us.
-METHODS = {
-    "categorical": ("categories",),
-    "uniform": ("low", "high"),
-    "uniformint": ("low", "high"),
-    "loguniform": ("low", "high"),
-    "quniform": ("low", "high", "q"),
-    "qloguniform": ("low", "high", "q"),
-}
-_PASSED_OVER = {"grid_search", "base"}
+M = TypeVar("M", bound=BaseModel)
+Number = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
 #: Unless told otherwise, losses from here on stand for points that were given up after three tries.
 GIVEN_UP = 1e5
 #: What stands for the loss of a point that could not be trained.
@@ -63,86 +60,99 @@ _CACHES = ("MPLCONFIGDIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_C
 _METRICS = (SETTINGS_FILE, "run.json", "history.jsonl")
 
 
+#: Methods of a space, and what their dimension must hold; then what others also write, and what changes nothing for us.
+METHODS = {
+    "categorical": {"categories"},
+    "uniform": {"low", "high"},
+    "uniformint": {"low", "high"},
+    "loguniform": {"low", "high"},
+    "quniform": {"low", "high", "q"},
+    "qloguniform": {"low", "high", "q"},
+}
+_PASSED_OVER = {"grid_search", "base"}
+
+
+class _Dimension(BaseModel, extra="allow"):
+    categories: list[Any] = []
+    low: Number = 0
+    high: Number = 0
+    q: Annotated[Number, Field(gt=0)] = 1
+
+
+class _Entry(BaseModel, extra="forbid"):
+    """A parameter of a space as PanDA has it."""
+
+    method: Literal["categorical", "uniform", "uniformint", "loguniform", "quniform", "qloguniform"]
+    dimension: _Dimension
+    when: dict[str, Any] = {}
+
+
+class Asked(BaseModel):
+    """What steering is given: points with their losses, None while there is none, and the space if iDDS was told one."""
+
+    points: list[tuple[dict[str, Any], StrictInt | Annotated[float, Field(strict=True)] | None]] = []
+    opt_space: Any = None
+
+
+def _checked(model: type[M], words: object, where: str) -> M:
+    try:
+        return model.model_validate(words)
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]
+        at = ".".join(map(str, problem["loc"]))
+        raise SettingsError(
+            f"{where}: {at + ': ' if at else ''}{problem['msg']}, not {_short(problem['input'])}"
+        ) from None
+
+
 def from_panda(words: object, where: str = "opt_space") -> Space:
     """The space that such a table describes, checked as `space.toml` is; `where` begins every error."""
     if not isinstance(words, Mapping) or not words:
         raise SettingsError(
             f'{where} names no settings; write {{"optimizer.rate": {{"method": ..., "dimension": ...}}}}'
         )
-    try:
-        text = dump_toml({name: _table(name, entry) for name, entry in words.items()})
-    except SettingsError as error:
-        raise SettingsError(f"{where}: {error}") from None
-    return parse_space(text, where=where)
+    return parse_space({name: _table(f"{where}: {name}", entry) for name, entry in words.items()}, where=where)
 
 
-def _table(name: str, entry: object) -> dict[str, Any]:
+def _table(where: str, words: object) -> dict[str, Any]:
     """One parameter as `space.toml` has it."""
-    if not isinstance(entry, Mapping):
-        raise SettingsError(f'{name} = {entry!r} is no parameter; write {{"method": ..., "dimension": ...}}')
-    method, dimension, when = entry.get("method"), entry.get("dimension"), entry.get("when")
-    if not isinstance(method, str) or method not in METHODS:
-        raise SettingsError(f"{name} has the unknown method {method!r}; choose from {', '.join(METHODS)}")
-    holds = ", ".join(METHODS[method])
-    if strange := entry.keys() - {"method", "dimension", "when"}:
-        raise SettingsError(f"{name}: {min(strange)!r} means nothing; there are method, dimension and when")
-    if not isinstance(dimension, Mapping):
-        raise SettingsError(f"{name}: dimension = {dimension!r} must hold {holds}")
-    if missing := [key for key in METHODS[method] if key not in dimension]:
-        raise SettingsError(f"{name}: the dimension of {method!r} needs {missing[0]!r}")
-    if strange := dimension.keys() - {*METHODS[method], *_PASSED_OVER}:
-        raise SettingsError(f"{name}: {min(strange)!r} means nothing for {method!r}, which has {holds}")
-    table = _choice(name, dimension["categories"]) if method == "categorical" else _range(name, method, dimension)
-    if when is not None:
-        if not isinstance(when, Mapping):
-            raise SettingsError(f'{name}: when = {when!r} must be a table, as in {{"model.backbone": ["graph"]}}')
-        for value in when.values():
-            _require_plain(name, value)
-        table["when"] = dict(when)
+    entry = _checked(_Entry, words, where)
+    method, dimension = entry.method, entry.dimension
+    if dimension.model_fields_set - _PASSED_OVER != METHODS[method]:
+        wanted, found = (", ".join(sorted(names)) for names in (METHODS[method], dimension.model_fields_set))
+        raise SettingsError(f"{where}: the dimension of {method!r} holds {wanted}, not {found or 'nothing'}")
+    table: dict[str, Any] = {"when": entry.when} if entry.when else {}
+    _require_plain(where, [*entry.when.values(), *dimension.categories])
+    if method == "categorical":
+        values: list[Any] = []
+        for value in dimension.categories:
+            if not any(same(value, other) for other in values):  # twice the same: others mean by it that it is likelier
+                values.append(value)
+        return {"type": "choice", "values": values, **table}
+    low, high, q, log = dimension.low, dimension.high, dimension.q, "log" in method
+    table |= {"type": "int" if method == "uniformint" else "float", "low": low, "high": high, "log": log}
+    if "q" in METHODS[method]:
+        first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
+        if first > last:
+            raise SettingsError(f"{where}: no multiple of q = {q!r} is between {low!r} and {high!r}")
+        ends = {"low": first * q, "high": last * q, "step": q}
+        whole = all(float(number).is_integer() for number in ends.values())
+        if log and not (whole and q == 1):
+            raise SettingsError(f"{where}: a logarithmic range takes q = 1 only, not {q!r}; write 'loguniform'")
+        table |= {key: round(number) if whole else float(f"{number:.12g}") for key, number in ends.items()}
+        if whole:
+            table["type"] = "int"
+            if q == 1:
+                del table["step"]
     return table
 
 
-def _choice(name: str, categories: object) -> dict[str, Any]:
-    if not isinstance(categories, list):
-        raise SettingsError(f"{name}: categories = {categories!r} must be a list of values")
-    values: list[Any] = []
-    for value in categories:
-        _require_plain(name, value)
-        if not any(same(value, other) for other in values):  # twice the same: others mean by it that it is likelier
-            values.append(value)
-    return {"type": "choice", "values": values}
-
-
-def _range(name: str, method: str, dimension: Mapping[str, Any]) -> dict[str, Any]:
-    low, high, q = (dimension.get(key, 1) for key in ("low", "high", "q"))
-    for key, number in (("low", low), ("high", high), ("q", q)):
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise SettingsError(f"{name}: {key} = {number!r} is not a number")
-    table: dict[str, Any] = {"type": "int" if method == "uniformint" else "float", "low": low, "high": high}
-    if "q" in METHODS[method]:
-        if q <= 0:
-            raise SettingsError(f"{name}: q = {q!r} must be more than 0")
-        first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
-        if first > last:
-            raise SettingsError(f"{name}: no multiple of q = {q!r} is between {low!r} and {high!r}")
-        ends = {"low": first * q, "high": last * q, "step": q}
-        whole = all(float(number).is_integer() for number in ends.values())
-        table |= {key: round(number) if whole else float(f"{number:.12g}") for key, number in ends.items()}
-        if "log" in method and not (whole and q == 1):
-            raise SettingsError(f"{name}: a logarithmic range takes q = 1 only, not {q!r}; write 'loguniform'")
-        if whole:
-            table["type"] = "int"
-            if table["step"] == 1:
-                del table["step"]
-    return table | ({"log": True} if "log" in method else {})
-
-
-def _require_plain(name: str, value: object) -> None:
+def _require_plain(where: str, value: object) -> None:
     if isinstance(value, list):
         for part in value:
-            _require_plain(name, part)
+            _require_plain(where, part)
     elif not isinstance(value, bool | int | float | str):
-        raise SettingsError(f"{name}: {value!r} is no value of a setting; give a number, a text, true or false")
+        raise SettingsError(f"{where}: {value!r} is no value of a setting; give a number, a text, true or false")
 
 
 def to_panda(space: Space) -> dict[str, dict[str, Any]]:
@@ -169,48 +179,23 @@ def _entry(parameter: Parameter) -> dict[str, Any]:
     return {"method": "categorical", "dimension": {"categories": categories, "grid_search": 0}}
 
 
-class Asked(NamedTuple):
-    """What steering is given: points with their losses, None while there is none, and the space if iDDS was told one."""
-
-    points: Sequence[tuple[Point, float | None]]
-    opt_space: object = None
-
-
 def read_asked(path: Path) -> Asked:
     """The points so far; none if the file is missing or empty, as before the first question."""
     words = _read_json(path, optional=True)
-    if words is None:
-        return Asked([])
-    if not isinstance(words, Mapping) or not isinstance(words.get("points", []), list):
-        raise UsageError(
-            f'{path} is not what iDDS writes; give {{"points": [[{{...}}, loss], ...], "opt_space": {{...}}}}'
-        )
-    points = []
-    for number, entry in enumerate(words.get("points", [])):
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise UsageError(f"{path}: point {number} must be [settings, loss], not {_short(entry)}")
-        point, loss = entry
-        if isinstance(point, list):
+    points = words.get("points") if isinstance(words, dict) else None
+    for number, entry in enumerate(points if isinstance(points, list) else []):
+        if isinstance(entry, list) and entry and isinstance(entry[0], list):
             raise UsageError(
                 f"{path}: point {number} belongs to a segmented task; submit a task for every segment instead"
             )
-        if not isinstance(point, dict):
-            raise UsageError(
-                f"{path}: the settings of point {number} must be a table of names and values, not {_short(point)}"
-            )
-        if loss is not None and (isinstance(loss, bool) or not isinstance(loss, int | float)):
-            raise UsageError(f"{path}: the loss of point {number} must be a number or null, not {_short(loss)}")
-        points.append((point, loss))
-    return Asked(points, words.get("opt_space"))
+    return _checked(Asked, {} if words is None else words, f"{path} is not what iDDS writes")
 
 
 def space_of(asked: Asked, space: Space | None, where: Path) -> Space:
     """The space that was given, or else the one that iDDS was told."""
-    if space is not None:
-        return space
-    if asked.opt_space is None:
+    if space is None and asked.opt_space is None:
         raise UsageError(f"{where} holds no opt_space; give --space, or phpo --searchSpaceFile")
-    return from_panda(asked.opt_space, f"opt_space of {where}")
+    return space or from_panda(asked.opt_space, f"opt_space of {where}")
 
 
 def steer(
@@ -225,10 +210,11 @@ def steer(
     given_up: float = GIVEN_UP,
 ) -> list[Point]:
     """New points, at most so many, and in all not more than the most; none when there is nothing left to try."""
-    known = []
+    known, named = [], {parameter.name: parameter for parameter in space.parameters}
     for number, (point, loss) in enumerate(asked.points):
         if not space.holds(point):
-            raise UsageError(f"point {number} is not of the space: {_why_not(point, space)}")
+            wrong = {n: v for n, v in point.items() if n not in named or not named[n].holds(v)} or point
+            raise UsageError(f"point {number} is not of the space: {_short(wrong)}; there are {', '.join(named)}")
         value = math.nan if loss is not None and not loss < given_up else loss
         known.append(Finished(number, point, value, complete=loss is not None))
     chooser = Search(search, space, settings, seed=seed)
@@ -240,25 +226,6 @@ def steer(
         new.append(chosen)
         known.append(Finished(len(known), chosen, None))  # nobody is sent where somebody is
     return new
-
-
-def _why_not(point: Point, space: Space) -> str:
-    """The first thing that is wrong with a point."""
-    named = {parameter.name: parameter for parameter in space.parameters}
-    for name, value in point.items():
-        if name not in named:
-            return f"there is no {name} in it; there are {', '.join(named)}"
-        if not named[name].holds(value):
-            return f"{name} = {_short(value)} is none of its values"
-    wanted = space.build(lambda parameter: point.get(parameter.name))
-    if missing := sorted(wanted.keys() - point.keys()):
-        return f"it has no {missing[0]}"
-    return f"{min(point.keys() - wanted.keys())} has no meaning with the others"
-
-
-def write_points(path: Path, points: Sequence[Point]) -> None:
-    """Write points so that a reader finds all of them or none."""
-    write_atomic(path, json.dumps([dict(point) for point in points], allow_nan=False) + "\n")
 
 
 def train_point(
@@ -277,7 +244,7 @@ def train_point(
     """
     from ringflow.train.run import train
     from ringflow.train.settings import TrainSettings
-    from ringflow.tune.objective import extras_of, measure_extras, values_of
+    from ringflow.tune.objective import EXTRAS, extras_of, measure_extras, values_of
 
     point = _read_json(in_file)
     if not isinstance(point, dict):
@@ -290,8 +257,16 @@ def train_point(
     words = [*overrides, *([] if brought is None else [override("data", brought)])]
     words += [override(name, value) for name, value in point.items()]
     settings = TrainSettings.resolve(preset, words)
-    look = _Look(objective).ask if settings.sync == "allreduce" else None
-    result = train(settings, run, overwrite=is_of_another(run, point), pace=look)
+
+    def look(events: int, figures: Mapping[str, float | None]) -> int:
+        """Whether the first validation measures the objective, so that this is not found out at the end; all events."""
+        if figures and objective not in EXTRAS:
+            values_of(figures, [objective])
+        return 2**62
+
+    result = train(
+        settings, run, overwrite=is_of_another(run, point), pace=look if settings.sync == "allreduce" else None
+    )
     if metrics is not None and speaks():
         with write_errors(metrics), tarfile.open(metrics, "w:gz") as packed:
             for file in (run / name for name in _METRICS):
@@ -299,21 +274,6 @@ def train_point(
                     packed.add(file, f"{run.name}/{file.name}")
     figures = {**result["best"], **measure_extras(extras_of([objective]), run)}
     return values_of(figures, [objective])[0]
-
-
-class _Look:
-    """Looks at the first validation whether it measures the objective, so that this is not found out at the end."""
-
-    def __init__(self, objective: str) -> None:
-        self._objective = objective
-
-    def ask(self, events: int, figures: Mapping[str, float | None]) -> int:
-        """All events of the training."""
-        from ringflow.tune.objective import EXTRAS, values_of
-
-        if figures and self._objective not in EXTRAS:
-            values_of(figures, [self._objective])
-        return 2**62
 
 
 def evaluated(out_file: Path, loss_of: Callable[[], float]) -> float:
@@ -350,14 +310,8 @@ def is_of_another(run: Path, point: Point) -> bool:
     path = settings_of(run)
     if path is None:
         return False
-    before = TrainSettings.resolve(path, complete=False).model_dump(mode="json")
-    return any(_value(before, name) != value for name, value in point.items())
-
-
-def _value(settings: Any, name: str) -> object:
-    for part in name.split("."):
-        settings = settings.get(part) if isinstance(settings, Mapping) else None
-    return settings
+    before = dict(flat(TrainSettings.resolve(path, complete=False).model_dump(mode="json")))
+    return any(before.get(name) != value for name, value in point.items())
 
 
 def read_datasets(path: Path, folder: Path) -> str | None:

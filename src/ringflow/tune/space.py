@@ -351,14 +351,14 @@ def read_space(path: Path, model: type[Settings] | None = None) -> Space:
     return parse_space(text, model, str(path))
 
 
-def parse_space(text: str, model: type[Settings] | None = None, where: str = "space") -> Space:
-    """The space that a text describes; `where` begins every error."""
+def parse_space(text: str | Mapping[str, Any], model: type[Settings] | None = None, where: str = "space") -> Space:
+    """The space that a text describes, or what was read from one; `where` begins every error."""
     if model is None:
         from ringflow.train.settings import TrainSettings
 
         model = TrainSettings
     try:
-        tables = list(_tables(tomllib.loads(text)))
+        tables = list(_tables(tomllib.loads(text) if isinstance(text, str) else text))
         return Space([_parameter(model, name, table) for name, table in tables])
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{where}: not a TOML file: {' '.join(str(error).split())}") from None
