@@ -9,6 +9,7 @@ rounding that depends on what an event is computed with.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -53,18 +54,22 @@ def run(
 
     path = shipped.model_file(model)
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as folder:
-        file = _for_engine(path, Path(folder), engine)
+        file = path
+        if engine == "onnx" and path.suffix != ".onnx":  # one file for the server and for what is computed here
+            from ringflow.infer.export import write_onnx
+            from ringflow.models.file import load_model
+
+            say("exporting the model")
+            file = Path(folder) / "model.onnx"
+            write_onnx(file, load_model(path))
         exchanges, exact = _exchanges(file, engine), engine == "onnx"
         with _server(file, engine, threads) as url:
-            host, port = url.removeprefix("http://").rsplit(":", 1)
+            _row(url, 1, Load(exchanges, exact, math.inf, 2 * len(exchanges)))  # everything once, to warm up
             rows = []
-            # Everything once, to warm up.
-            asyncio.run(_row(host, int(port), 1, Load(exchanges, exact, math.inf, 2 * len(exchanges))))
             for count in clients or CLIENTS:
                 say(f"{count} clients")
                 until = math.inf if requests else time.perf_counter() + seconds
-                load = Load(exchanges, exact, until, requests or math.inf)
-                rows.append(asyncio.run(_row(host, int(port), count, load)))
+                rows.append(_row(url, count, Load(exchanges, exact, until, requests or math.inf)))
     return {
         "benchmark": "serve",
         "model": shipped.SHIPPED if path == shipped.MODEL else path.name,
@@ -74,18 +79,6 @@ def run(
         "rows": rows,
         **hardware("cpu"),
     }
-
-
-def _for_engine(path: Path, folder: Path, engine: str) -> Path:
-    """One file for the server and for what is computed here."""
-    if engine == "torch" or path.suffix == ".onnx":
-        return path
-    from ringflow.infer.export import write_onnx
-    from ringflow.models.file import load_model
-
-    say("exporting the model")
-    write_onnx(folder / "model.onnx", load_model(path))
-    return folder / "model.onnx"
 
 
 @contextmanager
@@ -106,8 +99,7 @@ def _server(file: Path, engine: str, threads: int) -> Iterator[str]:
             process.wait()
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A request and its answer, but for the name of the request, which stands between the two parts of either."""
 
     request: tuple[bytes, bytes]
@@ -116,12 +108,11 @@ class Exchange:
 
     def is_answer(self, body: bytes, number: bytes, exact: bool) -> bool:
         """Whether this is what must come back: the same candidates, if not exactly with momenta that differ by rounding."""
-        expected = number.join(self.answer)
+        expected, first = number.join(self.answer), self.json_size
         if body == expected:
             return True
-        if exact or len(body) != len(expected) or body[: self.json_size] != expected[: self.json_size]:
+        if exact or len(body) != len(expected) or body[:first] != expected[:first]:
             return False
-        first = self.json_size
         for output in json.loads(expected[:first])["outputs"]:
             last = first + output["parameters"]["binary_data_size"]
             kind = np.float32 if output["datatype"] == "FP32" else np.int64
@@ -154,16 +145,11 @@ def exchange(served: ServedModel, event: dict[str, Any]) -> Exchange:
 
     number = "N" * NUMBER
     inputs = [
-        {
-            "name": kind,
-            "shape": list(values.shape),
-            "datatype": "FP32",
-            "parameters": {"binary_data_size": values.nbytes},
-        }
-        for kind, values in event.items()
+        {"name": kind, "shape": list(table.shape), "datatype": "FP32", "parameters": {"binary_data_size": table.nbytes}}
+        for kind, table in event.items()
     ]
     header = json.dumps({"id": number, "inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    body = b"".join([header, *(values.tobytes() for values in event.values())])
+    body = b"".join([header, *(table.tobytes() for table in event.values())])
     head = (
         f"POST /v2/models/{served.name}/infer HTTP/1.1\r\nHost: localhost\r\n"
         f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -191,52 +177,59 @@ class Load:
 
     def next(self) -> tuple[Exchange, bytes] | None:
         """One more request, unless that was enough."""
-        if self.left <= 0 or time.perf_counter() >= self.until:
+        if self.sent >= self.left or time.perf_counter() >= self.until:
             return None
-        self.left -= 1
         self.sent += 1
         return self.exchanges[self.sent % len(self.exchanges)], b"%0*d" % (NUMBER, self.sent)
 
 
 async def client(host: str, port: int, load: Load) -> None:
     """Ask and wait, on one connection, which is made anew when it breaks."""
+    writer = None
     while (planned := load.next()) is not None:
+        asked, number = planned
         try:
-            reader, writer = await asyncio.open_connection(host, port)
-        except OSError:
-            load.failed += 1
-            continue
-        try:
-            while planned is not None:
-                asked, number = planned
+            async with asyncio.timeout(_LOST_AFTER):
+                if writer is None:
+                    reader, writer = await asyncio.open_connection(host, port)
                 begun = time.perf_counter()
                 writer.write(number.join(asked.request))
-                async with asyncio.timeout(_LOST_AFTER):
-                    status, body = await _response(reader)
-                if status != 200:
-                    load.failed += 1
-                else:
-                    load.latencies.append(time.perf_counter() - begun)
-                    load.wrong += not asked.is_answer(body, number, load.exact)
-                planned = load.next()
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = re.search(rb"\r\ncontent-length: (\d+)", head)
+                assert length is not None
+                body = await reader.readexactly(int(length[1]))
         except (OSError, EOFError, TimeoutError):
             load.failed += 1
-        finally:
-            writer.close()
+            if writer is not None:
+                writer.close()
+            writer = None
+            continue
+        if head.split(b" ", 2)[1] != b"200":
+            load.failed += 1
+        else:
+            load.latencies.append(time.perf_counter() - begun)
+            load.wrong += not asked.is_answer(body, number, load.exact)
+    if writer is not None:
+        writer.close()
 
 
-async def _response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body of an answer."""
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    length = re.search(rb"\r\ncontent-length: (\d+)", head)
-    assert length is not None
-    return int(head.split(b" ", 2)[1]), await reader.readexactly(int(length[1]))
+def _row(url: str, clients: int, load: Load) -> dict[str, Any]:
+    host, _, port = url.removeprefix("http://").rpartition(":")
 
+    def memory() -> float:
+        """Resident memory of the server in MB, as it says itself."""
+        connection = http.client.HTTPConnection(host, int(port), timeout=_LOST_AFTER)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read()
+        connection.close()
+        found = re.search(rb"^process_resident_memory_bytes (\S+)", text, flags=re.MULTILINE)
+        return round(float(found[1]) / 1e6, 1) if found else float("nan")
 
-async def _row(host: str, port: int, clients: int, load: Load) -> dict[str, Any]:
-    before = await _memory(host, port)
-    started = time.perf_counter()
-    await asyncio.gather(*(client(host, port, load) for _ in range(clients)))
+    async def all_clients() -> None:
+        await asyncio.gather(*(client(host, int(port), load) for _ in range(clients)))
+
+    before, started = memory(), time.perf_counter()
+    asyncio.run(all_clients())
     elapsed = time.perf_counter() - started
     middle, tail = np.percentile(load.latencies or [np.nan], (50, 99))
     return {
@@ -248,15 +241,5 @@ async def _row(host: str, port: int, clients: int, load: Load) -> dict[str, Any]
         "wrong": load.wrong,
         "failed": load.failed,
         "memory_mb_start": before,
-        "memory_mb_end": await _memory(host, port),
+        "memory_mb_end": memory(),
     }
-
-
-async def _memory(host: str, port: int) -> float:
-    """Resident memory of the server in MB, as it says itself."""
-    reader, writer = await asyncio.open_connection(host, port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    _, text = await _response(reader)
-    writer.close()
-    found = re.search(rb"^process_resident_memory_bytes (\S+)", text, flags=re.MULTILINE)
-    return round(float(found[1]) / 1e6, 1) if found else float("nan")

@@ -23,22 +23,24 @@ import io
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from ringflow.base.errors import UsageError
-from ringflow.base.log import progress, say, table
+from ringflow.base.log import progress, say
+from ringflow.base.output import show_table
 from ringflow.launch.frameworks import framework
 from ringflow.train.device import hardware
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder, StudySettings, create
 from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import StudyRecord
-from ringflow.tune.replay.campaign import HARD, HOURS, assumptions, plan_campaign, sensitivity, steps_of_sensitivity
+from ringflow.tune.replay.campaign import HARD, assumptions, plan_campaign, sensitivity, steps_of_sensitivity
 from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.replay.engine import Setting, Speedup, speedup
 from ringflow.tune.run import drive
@@ -98,29 +100,34 @@ def run(
         random, asha = run_studies(real, workers=workers)
     found = compare_with_random(random, asha) if random or asha else None
     campaign = plan_campaign(recorded_curves(study), trials=max(DEVICES))
-    faster: dict[str, dict[str, dict[int, Speedup]]] = {case: {name: {} for name in GROWING} for case in CASES}
+    faster: dict[tuple[str, str, int], Speedup] = {}
     steps = _ORDERS * len(CASES) * len(DEVICES) * (1 + len(GROWING)) + steps_of_sensitivity(_ORDERS)
     with progress(steps, "replays") as advance:
         often: dict[str, Any] = {"orders": _ORDERS, "advance": advance}
-        for case, (per_device, setting) in CASES.items():
-            for devices in DEVICES:
-                trials = per_device * devices
-                results = campaign.compare(["asha", *GROWING], [devices], setting=setting, trials=trials, **often)
-                for name in GROWING:
-                    faster[case][name][devices] = speedup(results, name, "asha", devices)
+        for (case, (per_device, setting)), devices in product(CASES.items(), DEVICES):
+            trials = per_device * devices
+            results = campaign.compare(["asha", *GROWING], [devices], setting=setting, trials=trials, **often)
+            faster |= {(case, name, devices): speedup(results, name, "asha", devices) for name in GROWING}
         by_assumption = sensitivity(campaign, DEVICES[len(DEVICES) // 2], setting=_SETTING, **often)
+
+    def by_devices(case: str, figure: Callable[[Speedup], float]) -> dict[str, dict[str, float]]:
+        return {name: {str(number): figure(faster[case, name, number]) for number in DEVICES} for name in GROWING}
+
     driver = driver_cost()
     began = time.perf_counter()
     campaign.compare(["asha"], [max(DEVICES)], setting=_SETTING, trials=_MANY_TRIALS, orders=1)
     replay_seconds = time.perf_counter() - began
     return {
         "benchmark": "tune",
-        **{f"study_speedup_over_asha_{case}": _by_devices(faster[case], "makespan") for case in CASES},
-        **{f"good_network_speedup_over_asha_{case}": _by_devices(faster[case], "equal_quality") for case in CASES},
-        "best_over_asha": {
-            name: {str(devices): round(one.best / one.other_best, 4) for devices, one in by_devices.items()}
-            for name, by_devices in faster[next(iter(CASES))].items()
+        **{
+            f"study_speedup_over_asha_{case}": by_devices(case, lambda found: round(found.makespan, 3))
+            for case in CASES
         },
+        **{
+            f"good_network_speedup_over_asha_{case}": by_devices(case, lambda found: round(found.equal_quality, 3))
+            for case in CASES
+        },
+        "best_over_asha": by_devices(next(iter(CASES)), lambda found: round(found.best / found.other_best, 4)),
         "speedup_by_assumption": by_assumption,
         "random_compute_until_its_best_over_asha_tpe": None if found is None else found["until_its_best"],
         "random_whole_compute_over_asha_tpe": None if found is None else found["whole"],
@@ -136,37 +143,19 @@ def run(
     }
 
 
-def _by_devices(faster: Mapping[str, Mapping[int, Speedup]], figure: str) -> dict[str, dict[str, float]]:
-    return {
-        name: {str(devices): round(getattr(found, figure), 3) for devices, found in by_devices.items()}
-        for name, by_devices in faster.items()
-    }
-
-
 def show(result: Mapping[str, Any]) -> None:
     """Tables for people."""
     for case, (per_device, setting) in CASES.items():
-        figures = {
-            f"{what}, {name}": result[f"{key}_speedup_over_asha_{case}"][name]
-            for what, key in (("study", "study"), ("good network", "good_network"))
+        figures = [
+            (f"{what}, {name}", result[f"{what}_speedup_over_asha_{case}"][name])
+            for what in ("study", "good_network")
             for name in GROWING
-        }
-        devices = list(next(iter(figures.values())))
-        rows = [(number, *(figure[number] for figure in figures.values())) for number in devices]
-        where = f"{per_device} trial{'s' * (per_device > 1)} per device, batch penalty {setting.penalty:g}"
-        table(f"Times as fast as ASHA, {where}", ("devices", *figures), rows)
-    if result["speedup_by_assumption"]:
-        lines: dict[tuple[str, int, str], dict[float, str]] = {}
-        for row in result["speedup_by_assumption"]:
-            key = (row["scheduler"], row["trials_per_device"], f"{row['penalty']:g}")
-            lines.setdefault(key, {})[row["hours"]] = f"{row['makespan']:.2f} / {row['equal_quality']:.2f}"
-        hours = [f"{60 * hours:.0f} min" if hours < 1.0 else f"{hours:g} h" for hours in HOURS]
-        table(
-            f"The same on {result['speedup_by_assumption'][0]['devices']} devices (study / good network), "
-            "by hours of a whole trial on one",
-            ("scheduler", "trials per device", "penalty", *hours),
-            [(*key, *(found[hours] for hours in HOURS)) for key, found in sorted(lines.items())],
-        )
+        ]
+        rows = [{"devices": number, **{name: told[number] for name, told in figures}} for number in figures[0][1]]
+        show_table(f"Times as fast as ASHA, trials per device: {per_device}, batch penalty: {setting.penalty:g}", rows)
+    show_table(
+        "The same by what is assumed, hours those of a whole trial on one device", result["speedup_by_assumption"]
+    )
     ratio = result["random_compute_until_its_best_over_asha_tpe"]
     words = (
         result["random_against_asha_tpe"]
@@ -200,23 +189,24 @@ def compare_with_random(random: Sequence[Path], asha: Sequence[Path]) -> dict[st
         raise UsageError(f"{len(random)} studies with random search and {len(asha)} others are no pairs; give as many")
     pairs = [_pair(StudyFolder(one), StudyFolder(other)) for one, other in zip(random, asha, strict=True)]
     means = {
-        name: math.exp(fmean(math.log(pair[name]) for pair in pairs)) if all(pair[name] for pair in pairs) else 0.0
+        name: geometric_mean(pair[name] for pair in pairs) if all(pair[name] for pair in pairs) else 0.0
         for name in ("until_its_best", "whole", "events_until_its_best")
     }
     return {**means, "pairs": pairs}
 
 
 def _pair(random: StudyFolder, asha: StudyFolder) -> dict[str, Any]:
+    records = []
     for folder, schedulers in ((random, ("none",)), (asha, ("asha", "asha-promote"))):
         if folder.settings.scheduler not in schedulers:
             raise UsageError(
                 f"{folder.path} has the scheduler {folder.settings.scheduler}, not {schedulers[0]}; swap them?"
             )
-    ours, theirs = asha.record(), random.record()
-    for folder, record in ((random, theirs), (asha, ours)):
-        if not record.closed or not all(trial.over for trial in record.trials):
+        records.append(folder.record())
+        if not records[-1].closed or not all(trial.over for trial in records[-1].trials):
             raise UsageError(f"{folder.path} is not finished; go on with `ringflow tune resume {folder.path}`")
-    there = min(timeline(theirs), key=lambda reached: reached.value, default=None)
+    theirs, ours = records
+    there = min(timeline(theirs), default=None)
     if there is None:
         raise UsageError(f"no trial of {random.path} reported a value; run it again")
     here = next((reached for reached in timeline(ours) if reached.value <= there.value), None)
@@ -246,12 +236,8 @@ def timeline(record: StudyRecord) -> Iterator[Reached]:
     for now, number, said in sorted(reports, key=lambda report: report[:2]):
         shown[number] = said.resource
         if math.isfinite(said.value):
-            spent = sum(
-                part.workers * (min(now, now if part.end is None else part.end) - part.start)
-                for part in parts
-                if part.start < now
-            )
-            yield Reached(said.value, spent, sum(shown.values()))
+            spent = (part.workers * (min(now, part.end or now) - part.start) for part in parts if part.start < now)
+            yield Reached(said.value, sum(spent), sum(shown.values()))
 
 
 def run_studies(
