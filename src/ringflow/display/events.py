@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pydantic
 
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
+from ringflow.base.provenance import describe_input
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.edm4hep import open_edm4hep
 from ringflow.data.manifest import make_manifest
 from ringflow.data.read import Dataset, has_truth, read_shard
-from ringflow.display.geometry import outline
-from ringflow.display.links import EventLinks, LinkFile
-from ringflow.display.scene import MEASURED, MEASURES, TITLES, TRUTH, errors_by_event, event_scene
-from ringflow.display.source import Errors
+from ringflow.display.scene import MEASURED, TITLES, TRUTH, errors_of, event_scene, outline
 from ringflow.evaluate.momenta import checked, visible
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.infer.reconstructions import Reconstruct, available, missing_reasons, open_model, open_reconstruction
@@ -26,6 +26,105 @@ from ringflow.infer.shipped import model_file
 
 #: The order of the views: the first three are shown.
 _ORDER = (TRUTH, "model", "baseline", "candidate", "perfect")
+#: Edges of a layer that are shown at most: more are one grey area.
+MOST_EDGES = 3000
+
+_Count = pydantic.NonNegativeInt
+
+
+class _LinkPart(pydantic.BaseModel):
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Link(_LinkPart):
+    reconstruction: str
+    candidate: _Count
+    elements: tuple[tuple[_Count, float], ...]
+
+
+class _Layer(_LinkPart):
+    layer: _Count
+    edges: tuple[tuple[_Count, _Count, float], ...]
+
+
+class _Model(_LinkPart):
+    file: str
+    sha256: str
+
+
+class EventLinks(_LinkPart):
+    """What a file says about one event."""
+
+    index: _Count
+    event_number: int
+    links: tuple[_Link, ...]
+    graph: tuple[_Layer, ...] = ()
+
+    def in_scene(self) -> dict[str, Any]:
+        """As a scene has them; of every layer the strongest edges, the strongest first."""
+        found = self.model_dump(mode="json", include={"links", "graph"})
+        for layer in found["graph"]:
+            layer["edges"] = sorted(layer["edges"], key=lambda edge: -edge[2])[:MOST_EDGES]
+        return found
+
+    def require(self, path: Path, candidates: Mapping[str, int], elements: int) -> None:
+        """Refuse what points to nothing: `candidates` says how many every reconstruction made."""
+        event = f"event {self.event_number}"
+        for link in self.links:
+            if link.reconstruction not in candidates:
+                raise InputFileError(f"{path} is about {link.reconstruction!r}, which is not shown; give --model")
+            if link.candidate >= (there := candidates[link.reconstruction]):
+                raise InputFileError(
+                    f"{path} has candidate {link.candidate} of {event}, but {link.reconstruction!r} makes {there} "
+                    "(counted from 0); show the same source and --model that `ringflow explain` was given"
+                )
+        named = [element for link in self.links for element, _ in link.elements]
+        named += [element for layer in self.graph for edge in layer.edges for element in edge[:2]]
+        if max(named, default=-1) >= elements:
+            raise InputFileError(
+                f"{path} has element {max(named)} of {event}, which has {elements} (counted from 0); "
+                "make it anew of what is shown"
+            )
+
+
+class LinkFile(_LinkPart):
+    """All of a file of `ringflow explain --links`.
+
+        {"source": "data/ttbar", "model": {"file": "clic.safetensors", "sha256": ...}, "events": [
+            {"index": 3, "event_number": 3,
+             "links": [{"reconstruction": "model", "candidate": 0, "elements": [[137, 0.43], [12, -0.05]]}, ...],
+             "graph": [{"layer": 0, "edges": [[5, 9, 0.31], ...]}, ...]}, ...]}
+
+    Elements count the tracks of an event first, then its clusters (or hits, as the network takes them).
+    """
+
+    source: str
+    model: _Model
+    events: tuple[EventLinks, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> LinkFile:
+        """Read a file; whatever else it holds is not looked at."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise InputFileError(f"cannot read {path}: {error.strerror}; give a file of `ringflow explain`") from None
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            reason = f"{place}: {first['msg']}" if place else first["msg"]
+            raise InputFileError(f"{path} is not a file of `ringflow explain --links`: {reason}") from None
+
+    def notes(self, path: Path, shown: Path, model: Path) -> tuple[str, ...]:
+        """What people should know if it was made of something else, or by another network."""
+        notes = []
+        if self.model.sha256 != describe_input(model)["sha256"]:
+            notes.append(f"{path} was made with another model ({self.model.file}) than {model}; lines may be wrong")
+        made_of = Path(self.source)
+        same = made_of.resolve() == shown.resolve() if made_of.exists() else made_of.name == shown.name
+        if not same:
+            notes.append(f"{path} was made of {self.source}, not of {shown}; lines may be wrong")
+        return tuple(notes)
 
 
 class Edm4hepEvents(Dataset):
@@ -62,14 +161,12 @@ class ReconstructedEvents:
         field = dataset.file.profile.field if isinstance(dataset, Edm4hepEvents) else None
         self._outline = outline(dataset.manifest.detector, field)
         self._has_truth = has_truth(dataset)
-        self._lock = Lock()
-        self._kept: tuple[int, EventBlock] | None = None
+        self._lock, self._kept = Lock(), self._read(0)
         network = None if model is None else model_file(model)
-        self._makers = _makers(dataset, network, _candidate_files(dataset, candidates))
         reasons = missing_reasons(dataset, network)
         if model is not None and "model" in reasons:
             raise DatasetError(f"{model} cannot reconstruct {dataset.path}: {reasons['model']}")
-        reasons |= self._leave_out_impossible()
+        self._makers = self._possible(network, _candidate_files(dataset, candidates), reasons)
         self.notes = tuple(f"no {TITLES[name].lower()}: {why}" for name, why in reasons.items() if name in _ORDER[:3])
         self._link_path, self._links = links, dict[int, EventLinks]()
         if links is not None:
@@ -94,9 +191,8 @@ class ReconstructedEvents:
     def scene(self, index: int) -> dict[str, Any]:
         """The scene of an event."""
         with self._lock:
-            first, block = self._block(index)
-            event = block.take(index - first, index - first + 1)
-            made = {name: self._make(name, event) for name in self._makers}
+            event = self._event(index)
+            made = {name: make(event) for name, make in self._makers.items()}
             about = {"index": index, **{key: self.about[key] for key in ("source", "sample", "detector")}}
             explained: dict[str, Any] = {}
             if self._link_path is not None and (found := self._links.get(index)) is not None:
@@ -105,28 +201,23 @@ class ReconstructedEvents:
                 explained = {**found.in_scene(), "calorimeter": self._calorimeter}
             return event_scene(event, made, self._outline, about=about, **explained)
 
-    def errors(self, start: int, stop: int) -> Errors | None:
-        """How wrong every reconstruction is; the truth itself is left out."""
+    def errors(self, index: int) -> dict[str, dict[str, float]]:
+        """How wrong every reconstruction of an event is, without what the scene takes; nothing where there is no truth."""
         if not self._has_truth:
-            return None
-        errors: Errors = {name: {by: [] for by in MEASURES} for name in self._makers if name != TRUTH}
+            return {}
         with self._lock:
-            while start < stop:
-                first, block = self._block(start)
-                part = block.take(start - first, min(stop - first, len(block)))
-                true = visible(part)
-                for name, columns in errors.items():
-                    found = errors_by_event(checked(self._make(name, part), part.event_number, name), true)
-                    for by, values in zip(MEASURES, found, strict=True):
-                        columns[by] += values.tolist()
-                start += len(part)
-        return errors
+            event = self._event(index)
+            return {
+                name: errors_of(checked(make(event), event.event_number, name), visible(event))
+                for name, make in self._makers.items()
+                if name != TRUTH
+            }
 
     def _by_place(self, file: LinkFile, path: Path) -> dict[int, EventLinks]:
         """Explained events by their place; the number decides, since those of a split are counted within it."""
         if isinstance(self.dataset, Edm4hepEvents):
             places = [event.index for event in file.events if event.index < len(self.dataset)]
-            known = {int(self._block(place)[1].event_number[0]): place for place in places}
+            known = {int(self._event(place).event_number[0]): place for place in places}
         else:
             numbers = (number for block in self.dataset.events(columns=[]) for number in block.event_number.tolist())
             known = {number: place for place, number in enumerate(numbers)}
@@ -138,36 +229,34 @@ class ReconstructedEvents:
                 )
         return {known[event.event_number]: event for event in file.events}
 
-    def _leave_out_impossible(self) -> dict[str, str]:
-        """Drop reconstructions that cannot be made of the first event, and say why: outside data may lack a column."""
-        event = self._block(0)[1].take(0, 1)
-        reasons = {}
-        for name, maker in list(self._makers.items()):
+    def _possible(
+        self, model: Path | None, files: dict[str, CandidateFile], reasons: dict[str, str]
+    ) -> dict[str, Reconstruct]:
+        """Reconstructions by name; files stand right behind the truth, because they were asked for.
+
+        What cannot be made of the first event is left out, and why is added to `reasons`: outside data may lack a column.
+        """
+        own: dict[str, Reconstruct] = {}
+        for name in (name for name in _ORDER if name in available(self.dataset, model)):
+            make = open_reconstruction(name, self.dataset.manifest.detector, model)
             try:
-                self._make(name, event)
-            except DatasetError as error:
-                if isinstance(maker, CandidateFile):
-                    raise  # it was asked for
-                reasons[name] = str(error)
-                del self._makers[name]
-        if not self._makers:
-            self._makers[MEASURED] = _no_candidates
-        return reasons
+                make(self._event(0))
+                own[name] = make
+            except (KeyError, DatasetError) as error:
+                missing = f"{name} needs the column {error}, which {self.dataset.path} lacks"
+                reasons[name] = missing if isinstance(error, KeyError) else str(error)
+        truth = {TRUTH: own.pop(TRUTH)} if TRUTH in own else {}
+        given = {name: partial(_candidates, file) for name, file in files.items()}
+        for make in given.values():
+            make(self._event(0))  # a file of other events is refused at once
+        return {**truth, **given, **own} or {MEASURED: _no_candidates}
 
-    def _make(self, name: str, block: EventBlock) -> Collection:
-        maker = self._makers[name]
-        if isinstance(maker, CandidateFile):
-            return maker.select(block.event_number)
-        try:
-            return maker(block)
-        except KeyError as missing:  # outside data need not have every column
-            raise DatasetError(f"{name} needs the column {missing}, which {self.dataset.path} lacks") from None
-
-    def _block(self, index: int) -> tuple[int, EventBlock]:
-        """A block that holds an event, and the index of its first one; the last block is kept."""
-        if self._kept is None or not 0 <= index - self._kept[0] < len(self._kept[1]):
-            self._kept = self._read(index)
-        return self._kept
+    def _event(self, index: int) -> EventBlock:
+        """One event; the block that holds it is kept."""
+        first, block = self._kept
+        if not 0 <= index - first < len(block):
+            first, block = self._kept = self._read(index)
+        return block.take(index - first, index - first + 1)
 
     def _read(self, index: int) -> tuple[int, EventBlock]:
         if isinstance(self.dataset, Edm4hepEvents):
@@ -188,6 +277,10 @@ def _no_candidates(block: EventBlock) -> Collection:
     return cast("candidate", 0 * block.event_number, {name: np.zeros(0) for name in ROW})
 
 
+def _candidates(file: CandidateFile, block: EventBlock) -> Collection:
+    return file.select(block.event_number)
+
+
 def _candidate_files(dataset: Dataset, paths: Sequence[Path]) -> dict[str, CandidateFile]:
     files: dict[str, CandidateFile] = {}
     for path in paths:
@@ -202,14 +295,3 @@ def _candidate_files(dataset: Dataset, paths: Sequence[Path]) -> dict[str, Candi
             raise UsageError(f"there are two reconstructions called {name!r}; rename {path}")
         files[name] = file
     return files
-
-
-def _makers(
-    dataset: Dataset, model: Path | None, files: dict[str, CandidateFile]
-) -> dict[str, Reconstruct | CandidateFile]:
-    """Reconstructions by name; files stand right behind the truth, because they were asked for."""
-    possible = available(dataset, model)
-    detector = dataset.manifest.detector
-    own = {name: open_reconstruction(name, detector, model) for name in _ORDER if name in possible}
-    truth = {TRUTH: own.pop(TRUTH)} if TRUTH in own else {}
-    return {**truth, **files, **own}

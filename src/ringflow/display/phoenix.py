@@ -24,9 +24,7 @@ from typing import Any
 
 from ringflow.base.errors import InputFileError
 from ringflow.base.rundir import write_atomic
-from ringflow.display.geometry import outline
-from ringflow.display.scene import SCENE_VERSION, TITLES
-from ringflow.display.source import Errors
+from ringflow.display.scene import SCENE_VERSION, TITLES, outline
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.event.schema import SUBSYSTEMS
 
@@ -38,15 +36,34 @@ _DEFAULT_RADIUS, _DEFAULT_Z = 1800.0, 3600.0
 _POINT_TYPES = ("Point", "CircularPoint", "Box")
 _COLOURS = ("#999999", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#7C6A9C", "#B59E6A")
 _SYSTEM_COLOURS = {"ecal": "#E69F00", "hcal": "#0072B2", "yoke": "#CC79A7"}
-#: Columns of scenes that are kept as decorations under their own names, and what they are where a file has none.
-_CLUSTER_DECORATIONS = {"x": -1, "y": -1, "num_hits": 0, "subsystem": 0, "particle": -1}
-_CANDIDATE_DECORATIONS = ("label", "energy", "px", "py", "pz", "track", "cluster", "match")
-_HIT_DECORATIONS = {"energy": 1.0, "cluster": -1, "particle": -1}
-#: Columns of scenes by what Phoenix calls them.
-_TRACK_COLUMNS = {"pt": "pT", "eta": "eta", "phi": "phi", "charge": "charge", "d0": "d0", "z0": "z0", "chi2": "chi2"}
-_TRACK_COLUMNS |= {"ndf": "dof", "num_hits": "num_hits"}
-_JET_COLUMNS = {"pt": "pT", "eta": "eta", "phi": "phi", "energy": "energy"}
-_CANDIDATE = ("label", "charge", "px", "py", "pz", "energy", "pt", "eta", "phi", "track", "cluster", "match", "line")
+#: Columns of scenes by what Phoenix calls them; after these, what it does not know: decorations under their own names.
+_TRACK = {
+    "pt": "pT",
+    "eta": "eta",
+    "phi": "phi",
+    "charge": "charge",
+    "d0": "d0",
+    "z0": "z0",
+    "chi2": "chi2",
+    "ndf": "dof",
+}
+_TRACK |= {"num_hits": "num_hits"}
+_JET = {"pt": "pT", "eta": "eta", "phi": "phi", "energy": "energy"}
+_CANDIDATE = {"pt": "pT", "eta": "eta", "phi": "phi", "charge": "charge"}
+_CLUSTER = ("energy", "eta", "phi", "z")
+#: Decorations, and what they are where a file has none.
+_CANDIDATE_MORE = {
+    "label": 0,
+    "energy": None,
+    "px": None,
+    "py": None,
+    "pz": None,
+    "track": -1,
+    "cluster": -1,
+    "match": -1,
+}
+_CLUSTER_MORE = {"x": -1, "y": -1, "num_hits": 0, "subsystem": 0, "particle": -1}
+_HIT_MORE = {"energy": 1.0, "cluster": -1, "particle": -1}
 #: Parts of a scene that Phoenix has no place for.
 _KEPT = ("event", "detector", "particles", "links", "graph", "calorimeter", "classes", "subsystems")
 
@@ -66,7 +83,8 @@ def phoenix_file(scenes: Iterable[Columns]) -> Record:
 
 def phoenix_event(scene: Columns) -> Record:
     """One event."""
-    made = scene["reconstructions"]
+    made, particles = scene["reconstructions"], scene["particles"]
+    vertices = sorted(set(zip(*(particles.get(name, []) for name in "xyz"), strict=True)))
     return {
         "event number": scene["event"]["number"],
         "run number": 0,
@@ -75,10 +93,22 @@ def phoenix_event(scene: Columns) -> Record:
         "Tracks": {MEASURED: _write_tracks(scene["tracks"]), **{one["name"]: _write_candidates(one) for one in made}},
         "CaloClusters": {CLUSTERS: _write_clusters(scene["clusters"])},
         "Hits": _write_hits(scene),
-        "Jets": {one["name"]: _write_jets(one["jets"]) for one in made},
-        "MissingEnergy": {one["name"]: [_missing(one["candidates"])] for one in made},
-        "Vertices": {"vertices": _write_vertices(scene["particles"])},
+        "Jets": {
+            one["name"]: [{"coneR": JET_RADIUS, **jet} for jet in _rows(one["jets"], _JET, "match")] for one in made
+        },
+        "MissingEnergy": {
+            one["name"]: [{f"et{axis}": -round(sum(one["candidates"][f"p{axis}"]), 4) for axis in "xy"}] for one in made
+        },
+        "Vertices": {"vertices": [dict(zip("xyz", place, strict=True)) for place in vertices]},
     }
+
+
+def _rows(columns: Columns, renamed: Mapping[str, str], *names: str) -> list[Record]:
+    """Objects of those columns that are there, under other or their own names."""
+    wanted = {**renamed, **{name: name for name in names}}
+    there = {column: name for column, name in wanted.items() if columns.get(column)}
+    values = zip(*(columns[column] for column in there), strict=True)
+    return [dict(zip(there.values(), row, strict=True)) for row in values]
 
 
 def _triplets(line: list[float]) -> list[list[float]]:
@@ -86,21 +116,15 @@ def _triplets(line: list[float]) -> list[list[float]]:
     return [line[place : place + 3] for place in range(0, len(line), 3)]
 
 
-def _decorated(columns: Columns, names: Iterable[str], row: int) -> Record:
-    return {name: columns[name][row] for name in names if columns.get(name)}
-
-
 def _write_tracks(tracks: Columns) -> list[Record]:
     made = []
-    for row, line in enumerate(tracks["lines"]):
-        track = {name: tracks[key][row] for key, name in _TRACK_COLUMNS.items() if key in tracks}
-        track = {"d0": 0.0, "z0": 0.0, **track}
+    for line, found in zip(tracks["lines"], _rows(tracks, _TRACK, "particle"), strict=True):
+        track = {"d0": 0.0, "z0": 0.0, **found}
         momentum = track["pT"] * math.cosh(track["eta"])
         theta = 2.0 * math.atan(math.exp(-track["eta"]))
         parameters = [track["d0"], track["z0"], track["phi"], theta, track["charge"] / momentum]
         style = {"color": _COLOURS[0], "linewidth": 1}
-        decorations = _decorated(tracks, ("particle",), row)
-        made.append({"pos": _triplets(line), "dparams": parameters, **track, "mom": momentum, **decorations, **style})
+        made.append({"pos": _triplets(line), "dparams": parameters, **track, "mom": momentum, **style})
     return made
 
 
@@ -108,64 +132,44 @@ def _write_candidates(reconstruction: Columns) -> list[Record]:
     columns, elements = reconstruction["candidates"], reconstruction["elements"]
     return [
         {
-            "pos": _triplets(line),
-            "pT": columns["pt"][row],
-            **{name: columns[name][row] for name in ("eta", "phi", "charge")},
-            **_decorated(columns, _CANDIDATE_DECORATIONS, row),
+            "pos": _triplets(columns["line"][row]),
+            **candidate,
             **{kind: elements[kind][row] for kind in ("tracks", "clusters")},
-            "color": _COLOURS[columns["label"][row]],
+            "color": _COLOURS[candidate["label"]],
         }
-        for row, line in enumerate(columns["line"])
+        for row, candidate in enumerate(_rows(columns, _CANDIDATE, *_CANDIDATE_MORE))
     ]
 
 
 def _write_clusters(clusters: Columns) -> list[Record]:
     return [
         {
-            **{name: clusters[name][row] for name in ("energy", "eta", "phi", "z")},
-            "radius": round(math.hypot(clusters["x"][row], clusters["y"][row]), 3),
+            **one,
+            "radius": round(math.hypot(one["x"], one["y"]), 3),
             "side": 40.0,
-            "length": round(80.0 * math.sqrt(max(energy, 0.0)), 1),
-            **_decorated(clusters, _CLUSTER_DECORATIONS, row),
+            "length": round(80.0 * math.sqrt(max(one["energy"], 0.0)), 1),
             "color": "#56B4E9",
         }
-        for row, energy in enumerate(clusters["energy"])
+        for one in _rows(clusters, {}, *_CLUSTER, *_CLUSTER_MORE)
     ]
 
 
 def _write_hits(scene: Columns) -> dict[str, list[Record]]:
     hits, owners = scene["hits"], {one["name"]: one["hits"] for one in scene["reconstructions"]}
     made: dict[str, list[Record]] = {}
-    for row, code in enumerate(hits.get("subsystem", [])):
-        name = scene["subsystems"][code]
+    for row, hit in enumerate(_rows(hits, {}, *_HIT_MORE)):
+        name = scene["subsystems"][hits["subsystem"][row]]
         made.setdefault(name, []).append(
             {
                 "type": "Point",
                 "pos": [hits[axis][row] for axis in "xyz"],
-                **_decorated(hits, _HIT_DECORATIONS, row),
+                **hit,
                 "row": row,
                 "candidates": {one: owner[row] for one, owner in owners.items() if owner},
                 "color": _SYSTEM_COLOURS.get(name.split("_")[0], _COLOURS[0]),
             }
         )
     return made
-
-
-def _write_jets(jets: Columns) -> list[Record]:
-    columns = {**{key: jets[name] for name, key in _JET_COLUMNS.items()}, "match": jets["match"]}
-    return [
-        {"coneR": JET_RADIUS, **dict(zip(columns, values, strict=True))}
-        for values in zip(*columns.values(), strict=True)
-    ]
-
-
-def _missing(candidates: Columns) -> Record:
-    return {"etx": -round(sum(candidates["px"]), 4), "ety": -round(sum(candidates["py"]), 4)}
-
-
-def _write_vertices(particles: Columns) -> list[Record]:
-    places = zip(*(particles.get(name, []) for name in "xyz"), strict=True)
-    return [{"x": x, "y": y, "z": z} for x, y, z in sorted(set(places))]
 
 
 class PhoenixSource:
@@ -195,9 +199,9 @@ class PhoenixSource:
         """The scene of an event."""
         return phoenix_scene(*self._events[index], index)
 
-    def errors(self, start: int, stop: int) -> Errors | None:
+    def errors(self, index: int) -> dict[str, dict[str, float]]:
         """Nothing to compare with."""
-        return None
+        return {}
 
 
 def read_phoenix(path: Path) -> dict[str, Columns]:
@@ -236,23 +240,21 @@ def _scene(key: str, event: Columns, index: int) -> Record:
     # A file of tracks alone shows them; one without any has nothing but its clusters and hits.
     shown = {name: found for name, found in tracks.items() if name != MEASURED} or tracks or {CLUSTERS: []}
     nobody = [-1] * len(hit_columns["x"])
+    # Older files keep less.
+    otherwise = {"classes": list(PARTICLE_CLASSES), "particles": {}, "links": [], "graph": [], "calorimeter": "cluster"}
     return {
         "version": SCENE_VERSION,
+        **{name: kept.get(name, value) for name, value in otherwise.items()},
         "event": {**about, **kept.get("event", {}), "index": index},
         "detector": kept.get("detector") or asdict(outline("")),
-        "classes": kept.get("classes", list(PARTICLE_CLASSES)),
         "subsystems": subsystems,
         "tracks": _read_tracks(tracks.get(MEASURED, [])),
         "clusters": _read_clusters([one for part in clusters.values() for one in part]),
         "hits": hit_columns,
-        "particles": kept.get("particles", {}),
         "reconstructions": [
             _read_reconstruction(name, found, jets.get(name, []), owners.get(name, nobody))
             for name, found in shown.items()
         ],
-        "links": kept.get("links", []),
-        "graph": kept.get("graph", []),
-        "calorimeter": kept.get("calorimeter", "cluster"),
     }
 
 
@@ -274,7 +276,7 @@ def _line(track: Columns) -> list[float]:
 def _read_tracks(objects: list[Record]) -> Record:
     made: Record = {
         column: _given(objects, name, None)
-        for column, name in _TRACK_COLUMNS.items()
+        for column, name in _TRACK.items()
         if not objects or any(name in one for one in objects)
     }
     return {**made, "particle": _given(objects, "particle"), "lines": [_line(one) for one in objects]}
@@ -284,7 +286,7 @@ def _read_clusters(objects: list[Record]) -> Record:
     made: Record = {name: [float(one[name]) for one in objects] for name in ("energy", "eta", "phi")}
     places = [_place(one) for one in objects]
     made |= {name: [place[axis] for place in places] for axis, name in enumerate("xyz")}
-    decorations = {name: _given(objects, name, default) for name, default in _CLUSTER_DECORATIONS.items()}
+    decorations = {name: _given(objects, name, default) for name, default in _CLUSTER_MORE.items()}
     return {**decorations, **made}
 
 
@@ -314,15 +316,16 @@ def _read_hits(collections: Mapping[str, list[Any]], subsystems: list[str]) -> t
     hits = [hit for _, hit in rows]
     made: Record = {name: [float(hit["pos"][axis]) for hit in hits] for axis, name in enumerate("xyz")}
     made["subsystem"] = [code for code, _ in rows]
-    made |= {name: _given(hits, name, default) for name, default in _HIT_DECORATIONS.items()}
+    made |= {name: _given(hits, name, default) for name, default in _HIT_MORE.items()}
     names = {name for hit in hits for name in hit.get("candidates", {})}
     return made, {name: [int(hit.get("candidates", {}).get(name, -1)) for hit in hits] for name in names}
 
 
 def _read_reconstruction(name: str, objects: list[Record], jets: list[Record], owner: list[int]) -> Record:
     candidates = [_read_candidate(one) for one in objects]
-    columns: Record = {column: [one[column] for one in candidates] for column in _CANDIDATE}
-    jet_columns = {column: [float(jet.get(key, 0.0)) for jet in jets] for column, key in _JET_COLUMNS.items()}
+    names = (*_CANDIDATE, *_CANDIDATE_MORE, "line")
+    columns: Record = {column: [one[column] for one in candidates] for column in names}
+    jet_columns = {column: [float(jet.get(key, 0.0)) for jet in jets] for column, key in _JET.items()}
     energy = round(sum(columns["energy"]), 3)
     return {
         "name": name,
@@ -337,42 +340,34 @@ def _read_reconstruction(name: str, objects: list[Record], jets: list[Record], o
 
 def _read_candidate(track: Columns) -> Record:
     """Everything a candidate needs, from decorations or from the parameters and places of a track."""
-    line = _line(track)
-    eta, phi = _direction(track, line)
-    pt = _transverse(track, eta)
-    return {
-        "label": 0,
-        "track": -1,
-        "cluster": -1,
-        "match": -1,
+    line, parameters = _line(track), track.get("dparams")
+    if "eta" in track and "phi" in track:
+        eta, phi = float(track["eta"]), float(track["phi"])
+    elif parameters:
+        eta, phi = -math.log(math.tan(0.5 * parameters[3])), float(parameters[2])
+    else:
+        dx, dy, dz = (line[3 + axis] - line[axis] for axis in range(3)) if len(line) >= 6 else (1.0, 0.0, 0.0)
+        eta, phi = math.asinh(dz / max(math.hypot(dx, dy), 1e-9)), math.atan2(dy, dx)
+    pt = 1.0  # where a track does not tell, so that it is drawn
+    if "pT" in track:
+        pt = float(track["pT"])
+    elif "mom" in track:
+        pt = float(track["mom"]) / math.cosh(eta)
+    elif parameters and parameters[4]:
+        pt = abs(1.0 / float(parameters[4])) / math.cosh(eta)
+    momentum = {
         "px": pt * math.cos(phi),
         "py": pt * math.sin(phi),
         "pz": pt * math.sinh(eta),
         "energy": pt * math.cosh(eta),
-        **{name: track[name] for name in _CANDIDATE_DECORATIONS if name in track},
-        "charge": track.get("charge", int(math.copysign(1, track["dparams"][4])) if track.get("dparams") else 1),
+    }
+    return {
+        **_CANDIDATE_MORE,
+        **momentum,
+        **{name: track[name] for name in _CANDIDATE_MORE if name in track},
+        "charge": track.get("charge", int(math.copysign(1, parameters[4])) if parameters else 1),
         "pt": pt,
         "eta": eta,
         "phi": phi,
         "line": line,
     }
-
-
-def _direction(track: Columns, line: list[float]) -> tuple[float, float]:
-    if "eta" in track and "phi" in track:
-        return float(track["eta"]), float(track["phi"])
-    if parameters := track.get("dparams"):
-        return -math.log(math.tan(0.5 * parameters[3])), float(parameters[2])
-    dx, dy, dz = (line[3 + axis] - line[axis] for axis in range(3)) if len(line) >= 6 else (1.0, 0.0, 0.0)
-    return math.asinh(dz / max(math.hypot(dx, dy), 1e-9)), math.atan2(dy, dx)
-
-
-def _transverse(track: Columns, eta: float) -> float:
-    """Transverse momentum; 1 where a track does not tell, so that it is drawn."""
-    if "pT" in track:
-        return float(track["pT"])
-    if "mom" in track:
-        return float(track["mom"]) / math.cosh(eta)
-    if track.get("dparams") and track["dparams"][4]:
-        return abs(1.0 / float(track["dparams"][4])) / math.cosh(eta)
-    return 1.0

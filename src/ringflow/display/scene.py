@@ -3,7 +3,7 @@
 A scene is a dict of columns (lists with one entry per object; -1 points nowhere):
 
     event            index (place in the input), number, sample, detector, source
-    detector         field, face and parts of the outline, see `geometry.py`
+    detector         field, face and parts of the outline, see `outline`
     classes, subsystems   names that labels and subsystem codes count in
     tracks           pt, eta, phi, charge, particle; lines: x, y, z, x, y, z, ... along each
     clusters         energy, x, y, z, eta, phi, num_hits, subsystem, particle (who left most in it)
@@ -16,7 +16,7 @@ A scene is a dict of columns (lists with one entry per object; -1 points nowhere
         elements       tracks and clusters: per candidate the elements it is made of, as far as the reconstruction tells
         hits           per hit the candidate that has it
         jets           pt, eta, phi, energy, match (place in the jets of the truth, or -1)
-        errors         energy_sum, and where there is truth true_energy, jet, energy, see `errors_by_event`
+        errors         energy_sum, and where there is truth true_energy, jet, energy, see `errors_of`
     links            lines from candidates to elements they depend on, with weights:
                      [{"reconstruction": "model", "candidate": i, "elements": [[index, weight], ...]}, ...]
                      An element index counts the tracks of the event first, then its clusters or hits. Weights are relative;
@@ -34,14 +34,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from ringflow.display.geometry import Outline, helices, perigee, to_places
+from ringflow.base.errors import UsageError
 from ringflow.evaluate.jets import find_jets
 from ringflow.evaluate.matching import match_jets, match_particles
 from ringflow.evaluate.momenta import Momenta, checked, momenta, visible
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.event.schema import SUBSYSTEMS
+from ringflow.sim.flight import Helix
+from ringflow.sim.geometry import CalorimeterGeometry, load_detector
 
 SCENE_VERSION = 1
 TRUTH = "target"
@@ -83,6 +86,7 @@ def event_scene(
 
     `about` is added to what is said of the event; `links`, `graph` and `calorimeter` are as described above.
     """
+    event = _complete(event)
     truth = EventTruth.of(event)
     return {
         "version": SCENE_VERSION,
@@ -90,10 +94,10 @@ def event_scene(
         "detector": asdict(outline),
         "classes": list(PARTICLE_CLASSES),
         "subsystems": list(SUBSYSTEMS),
-        "tracks": {**_columns(event, "track", _TRACK), **_tracks(event, truth, outline)},
-        "clusters": {**_columns(event, "cluster", _CLUSTER), **_clusters(event, truth)},
-        "hits": {**_columns(event, "hit", _HIT), "particle": listed(truth.hit_particle)},
-        "particles": _columns(event, "particle", _PARTICLE),
+        "tracks": {**_columns(event["track"], _TRACK), **_tracks(event["track"], truth, outline)},
+        "clusters": {**_columns(event["cluster"], _CLUSTER), **_clusters(event["cluster"], truth)},
+        "hits": {**_columns(event["hit"], _HIT), "particle": listed(truth.hit_particle)},
+        "particles": _columns(event["particle"], _PARTICLE),
         "reconstructions": [_described(name, made, event, truth, outline) for name, made in reconstructions.items()],
         "links": list(links),
         "graph": list(graph),
@@ -119,17 +123,20 @@ def _places(lines: Sequence[Floats]) -> list[list[float]]:
     return [np.round(points.reshape(-1), 1).tolist() for points in lines]
 
 
-def _columns(event: EventBlock, collection: str, wanted: Sequence[str]) -> Record:
-    part = event.collections.get(collection)
-    if part is None:
-        return {name: [] for name in wanted}
+def _complete(event: EventBlock) -> EventBlock:
+    """The same with empty collections for those that the input lacks."""
+    zero = np.zeros(1, np.int64)
+    wanted = {"track": _TRACK, "cluster": _CLUSTER, "hit": _HIT, "particle": _PARTICLE}
+    empty = {kind: Collection(zero, {name: np.zeros(0) for name in names}) for kind, names in wanted.items()}
+    return EventBlock(event.event_number, {**empty, **event.collections})
+
+
+def _columns(part: Collection, wanted: Sequence[str]) -> Record:
     return {name: listed(part[name]) for name in wanted if name in part.columns}
 
 
-def _tracks(event: EventBlock, truth: EventTruth, outline: Outline) -> Record:
-    if "track" not in event:
-        return {"particle": [], "lines": []}
-    tracks, zero = event["track"], np.zeros(len(event["track"]))
+def _tracks(tracks: Collection, truth: EventTruth, outline: Outline) -> Record:
+    zero = np.zeros(len(tracks))
     d0, z0 = (tracks.columns.get(name, zero).astype(np.float64) for name in ("d0", "z0"))
     pt, eta, phi, charge = (tracks[name].astype(np.float64) for name in ("pt", "eta", "phi", "charge"))
     momentum = np.stack([pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta)], axis=1)
@@ -137,10 +144,7 @@ def _tracks(event: EventBlock, truth: EventTruth, outline: Outline) -> Record:
     return {"particle": listed(truth.track_particle), "lines": _places(lines)}
 
 
-def _clusters(event: EventBlock, truth: EventTruth) -> Record:
-    if "cluster" not in event:
-        return {"subsystem": [], "particle": []}
-    part = event["cluster"]
+def _clusters(part: Collection, truth: EventTruth) -> Record:
     made = {"subsystem": listed(_main_subsystem(part)), "particle": listed(truth.cluster_particle)}
     if not {"eta", "phi"} <= set(part.columns):  # outside data may leave out what follows from the position
         x, y, z = (part[axis].astype(np.float64) for axis in "xyz")
@@ -175,12 +179,15 @@ class EventTruth:
     @classmethod
     def of(cls, event: EventBlock) -> EventTruth:
         """The truth of one event, as far as it has one."""
-        has_truth = "target" in event and "particle" in event and "target" in event["particle"].columns
+        particles = event["particle"]
+        has_truth = (
+            "target" in event and "target" in particles.columns and len(particles) >= min(len(event["target"]), 1)
+        )
         return cls(
-            track_particle=_column(event.collections.get("track"), "particle", -1),
+            track_particle=_column(event["track"], "particle", -1),
             cluster_particle=_strongest(event, "cluster"),
             hit_particle=_strongest(event, "hit"),
-            target_of=_column(event["particle"], "target", -1) if has_truth else np.zeros(0, np.int64),
+            target_of=_column(particles, "target", -1) if has_truth else np.zeros(0, np.int64),
             targets=momenta(event["target"]) if has_truth else None,
             visible=visible(event) if has_truth else None,
             vertex=_vertices(event) if has_truth else np.zeros((0, 3)),
@@ -194,16 +201,14 @@ class EventTruth:
         return found
 
 
-def _column(part: Collection | None, name: str, default: int) -> Integers:
-    if part is None:
-        return np.zeros(0, np.int64)
+def _column(part: Collection, name: str, default: int) -> Integers:
     values = part.columns.get(name)
     return np.full(len(part), default, np.int64) if values is None else values.astype(np.int64)
 
 
 def _strongest(event: EventBlock, place: str) -> Integers:
     """The particle that left most in each cluster or hit."""
-    owner = np.full(len(event[place]) if place in event else 0, -1, np.int64)
+    owner = np.full(len(event[place]), -1, np.int64)
     if (links := event.collections.get(f"{place}_link")) is not None and len(owner):
         order = np.argsort(links["energy"], kind="stable")  # of several that write to one place the last wins
         owner[links[place][order]] = links["particle"][order]
@@ -226,14 +231,13 @@ def _vertices(event: EventBlock) -> Floats:
 
 def _described(name: str, made: Collection, event: EventBlock, truth: EventTruth, outline: Outline) -> Record:
     """What one reconstruction made of the event."""
-    found = checked(made, event.event_number, name)
+    found, visible = checked(made, event.event_number, name), truth.visible
     track, cluster, charge = (_column(made, *column) for column in (("track", -1), ("cluster", -1), ("charge", 0)))
     match = np.full(len(found), -1, np.int64)
     if name == TRUTH:
         match = np.arange(len(found))
-        tracks, clusters = (
-            _groups(truth.targets_of(owner), len(made)) for owner in (truth.track_particle, truth.cluster_particle)
-        )
+        targets = truth.targets_of(truth.track_particle), truth.targets_of(truth.cluster_particle)
+        tracks, clusters = ([np.flatnonzero(of == one).tolist() for one in range(len(made))] for of in targets)
         start, hits = truth.vertex, truth.targets_of(truth.hit_particle)
     else:
         if truth.targets is not None:
@@ -242,7 +246,10 @@ def _described(name: str, made: Collection, event: EventBlock, truth: EventTruth
         tracks, clusters = ([[index] if index >= 0 else [] for index in one.tolist()] for one in (track, cluster))
         start, hits = _starts(track, event), _hit_owners(found, cluster, event)
     momentum = np.stack([found.px, found.py, found.pz], axis=1)
-    lines = to_places(helices(start, momentum, charge.astype(np.float64), outline), _ends(cluster, charge, event))
+    lines = helices(start, momentum, charge.astype(np.float64), outline)
+    for row in np.flatnonzero((charge == 0) & (cluster >= 0) & bool(len(event["cluster"]))):
+        end = [event["cluster"][axis][cluster[row]] for axis in "xyz"]  # a neutral candidate ends at its cluster
+        lines[row] = np.linspace(lines[row][0], end, 3)
     kinematics = {key: getattr(found, key) for key in ("px", "py", "pz", "energy", "pt", "eta", "phi")}
     columns = {"label": found.label, "charge": charge, **kinematics, "track": track, "cluster": cluster, "match": match}
     return {
@@ -252,19 +259,17 @@ def _described(name: str, made: Collection, event: EventBlock, truth: EventTruth
         "elements": {"tracks": tracks, "clusters": clusters},
         "hits": listed(hits),
         "jets": _jets(found, truth),
-        "errors": _errors(found, truth.visible),
+        "errors": {
+            "energy_sum": round(float(found.energy.sum()), 3),
+            "true_energy": None if visible is None else round(float(visible.energy.sum()), 3),
+            **(dict.fromkeys(MEASURES) if visible is None else errors_of(found, visible)),
+        },
     }
-
-
-def _groups(owner: Integers, count: int) -> list[list[int]]:
-    """Elements by candidate."""
-    return [np.flatnonzero(owner == candidate).tolist() for candidate in range(count)]
 
 
 def _hit_owners(found: Momenta, cluster: Integers, event: EventBlock) -> Integers:
     """Candidates by hit, through the cluster; of several candidates on a cluster the most energetic has it."""
-    hits = _column(event.collections.get("hit"), "cluster", -1)
-    clusters = len(event["cluster"]) if "cluster" in event else 0
+    hits, clusters = _column(event["hit"], "cluster", -1), len(event["cluster"])
     owner = np.full(clusters + 1, -1, np.int64)  # the last is for hits of no cluster
     if clusters:
         order = np.argsort(found.energy, kind="stable")
@@ -275,18 +280,10 @@ def _hit_owners(found: Momenta, cluster: Integers, event: EventBlock) -> Integer
 
 def _starts(track: Integers, event: EventBlock) -> Floats:
     """Where the track of a candidate is closest to the beam, else the origin."""
-    start, has = np.zeros((len(track), 3)), track >= 0
-    if has.any() and "track" in event and {"d0", "z0"} <= set(event["track"].columns):
+    start, has = np.zeros((len(track), 3)), (track >= 0) & (track < len(event["track"]))
+    if has.any() and {"d0", "z0"} <= set(event["track"].columns):
         start[has] = perigee(*(event["track"][name].astype(np.float64)[track[has]] for name in ("d0", "z0", "phi")))
     return start
-
-
-def _ends(cluster: Integers, charge: Integers, event: EventBlock) -> Floats:
-    """The cluster of a neutral candidate; NaN for others."""
-    ends, ending = np.full((len(charge), 3), np.nan), (charge == 0) & (cluster >= 0)
-    if ending.any() and "cluster" in event:
-        ends[ending] = np.stack([event["cluster"][name] for name in "xyz"], axis=1)[cluster[ending]]
-    return ends
 
 
 def _jets(found: Momenta, truth: EventTruth) -> Record:
@@ -298,18 +295,8 @@ def _jets(found: Momenta, truth: EventTruth) -> Record:
     return {**{name: listed(getattr(jets, name)) for name in ("pt", "eta", "phi", "energy")}, "match": listed(match)}
 
 
-def _errors(found: Momenta, visible: Momenta | None) -> dict[str, float | None]:
-    """How wrong it is; without truth there is only the energy."""
-    errors = dict.fromkeys(("energy_sum", "true_energy", *MEASURES))
-    told = {"energy_sum": found.energy.sum()}
-    if visible is not None:
-        jet, energy = errors_by_event(found, visible)
-        told |= {"true_energy": visible.energy.sum(), "jet": jet[0], "energy": energy[0]}
-    return errors | {name: round(float(value), 3) for name, value in told.items()}
-
-
-def errors_by_event(found: Momenta, visible: Momenta) -> tuple[Floats, Floats]:
-    """Per event the largest error of a jet and the error of the visible energy, both in GeV.
+def errors_of(found: Momenta, visible: Momenta) -> dict[str, float]:
+    """How wrong one event is, in GeV: the largest error of a jet, and the error of the visible energy.
 
     The error of a true jet is the difference of transverse momentum to the jet it is matched with; a jet that is not found is
     wrong by all it has, and so is a jet that is not true.
@@ -319,7 +306,87 @@ def errors_by_event(found: Momenta, visible: Momenta) -> tuple[Floats, Floats]:
     true_error, false_error = true_jets.pt.copy(), jets.pt.copy()
     true_error[pairs.truth] = np.abs(jets.pt[pairs.reco] - true_jets.pt[pairs.truth])
     false_error[pairs.reco] = 0.0
-    largest = np.zeros(len(visible.counts))
-    np.maximum.at(largest, true_jets.event, true_error)
-    np.maximum.at(largest, jets.event, false_error)
-    return largest, np.abs(found.sums()[:, 3] - visible.sums()[:, 3])
+    jet = max([0.0, *true_error, *false_error])
+    energy = abs(found.energy.sum() - visible.energy.sum())
+    return {name: round(float(value), 3) for name, value in zip(MEASURES, (jet, energy), strict=True)}
+
+
+# The detector, and lines in space: helices of charged particles and straight lines of neutral ones
+
+#: Radius and half length that lines are drawn to where the detector is not known: about those of all of them.
+_USUAL_FACE = (1500.0, 2300.0)
+#: Pieces of the most bent line; a number with many divisors, because straighter lines use every nth point.
+_PIECES = 96
+_STRIDES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+#: Largest turn from one point to the next, in radians.
+_TURN_PER_PIECE = 0.14
+#: A particle that never meets the calorimeter is followed for so many turns.
+_TURNS = 1.5
+#: Length of a line that starts behind the calorimeter face, in mm.
+_STUB = 200.0
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Cylinders (mm) of a detector, its field (tesla), and the face of its calorimeter, which lines are drawn to."""
+
+    name: str
+    field: float
+    face_radius: float
+    face_z: float
+    parts: list[dict[str, Any]]
+
+
+def outline(detector: str, field: float | None = None) -> Outline:
+    """The outline of a detector that we know by name; of another one only a tracker of the usual size."""
+    try:
+        geometry = load_detector(detector)
+    except UsageError:
+        radius, z = _USUAL_FACE
+        return Outline(detector, field or 0.0, radius, z, [_cylinder("tracker", radius, radius, -z, z)])
+    parts = [_cylinder("tracker", r, r, -z, z) for r, z, _, shown in geometry.tracker.barrel if shown]
+    parts += [_cylinder("tracker", row[1], row[2], row[0], row[0], mirrored=True) for row in geometry.tracker.disks]
+    for system in ("ecal", "hcal", "yoke"):
+        shape: CalorimeterGeometry = getattr(geometry, system)
+        inner, z, cap = shape.barrel.inner, shape.barrel.half_length, shape.endcap
+        parts.append(_cylinder(system, inner, inner + shape.depth, -z, z))
+        parts.append(_cylinder(system, cap.r_min, cap.r_max, cap.inner, cap.inner + shape.depth, mirrored=True))
+    coil, z = geometry.coil.barrel, geometry.hcal.barrel.half_length
+    parts.append(_cylinder("coil", coil.inner, coil.outer, -z, z))
+    return Outline(detector, field or geometry.field, geometry.face_radius, geometry.face_z, parts)
+
+
+def _cylinder(
+    system: str, r_min: float, r_max: float, z_min: float, z_max: float, *, mirrored: bool = False
+) -> dict[str, Any]:
+    """A hollow cylinder; `both_ends` asks for its mirror image at negative z too."""
+    return {"system": system, "r_min": r_min, "r_max": r_max, "z_min": z_min, "z_max": z_max, "both_ends": mirrored}
+
+
+def helices(start: Floats, momentum: Floats, charge: Floats, outline: Outline) -> list[Floats]:
+    """Points along every particle's way, from rows of x, y, z (mm) and px, py, pz (GeV), to the calorimeter face."""
+    if not len(start):
+        return []
+    x, y, z = torch.from_numpy(start.T.copy())
+    px, py, pz = torch.from_numpy(momentum.T.copy())
+    helix = Helix.of(x, y, z, px, py, pz, torch.from_numpy(charge.astype(np.float64)), outline.field)
+    forward = torch.where(helix.tan_lambda >= 0.0, outline.face_z, -outline.face_z)
+    path = torch.minimum(helix.to_cylinder(outline.face_radius), helix.to_plane(forward))
+    turns = _TURNS * 2.0 * torch.pi / helix.turn.abs().clamp_min(1e-12)
+    path = torch.minimum(path, turns)
+    inside = (torch.hypot(helix.x, helix.y) < outline.face_radius) & (helix.z.abs() < outline.face_z)
+    cos_lambda = torch.rsqrt(1.0 + helix.tan_lambda**2)
+    path = torch.where(inside & torch.isfinite(path), path, _STUB * cos_lambda)
+    steps = torch.linspace(0.0, 1.0, _PIECES + 1, dtype=torch.float64)[:, None] * path[None, :]
+    points = torch.stack(helix.position(steps), dim=2).numpy()  # [point, particle, (x, y, z)]
+    turned = (helix.turn.abs() * path).numpy()
+    return [points[:: _stride(turned[row]), row] for row in range(len(start))]
+
+
+def _stride(turned: float) -> int:
+    return next((stride for stride in _STRIDES if turned * stride / _PIECES <= _TURN_PER_PIECE), 1)
+
+
+def perigee(d0: Floats, z0: Floats, phi: Floats) -> Floats:
+    """Point of closest approach to the beam axis, rows of x, y, z."""
+    return np.stack([d0 * np.sin(phi), -d0 * np.cos(phi), z0], axis=1)

@@ -7,19 +7,20 @@ of text. A request for another host name is refused too, so that no web site can
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
+from copy import deepcopy
 from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Condition, Event, Lock, Thread
+from threading import Lock
 from typing import Any
 
 from ringflow.base.errors import FailureError, RingflowError
 from ringflow.base.log import say
 from ringflow.display.phoenix import phoenix_file
-from ringflow.display.source import Errors, EventSource
-from ringflow.display.static import FILES, as_json, event_list, read_page
+from ringflow.display.source import EventSource
+from ringflow.display.static import FILES, add_errors, as_json, event_list, read_page
 
 HOST = "127.0.0.1"
 _JSON = "application/json; charset=utf-8"
@@ -38,6 +39,8 @@ _HEADERS = {
 _EVENT = re.compile(r"/(scene|phoenix)/([0-9]{1,9})\.json")
 _SCENES_KEPT = 16
 _SECONDS_PER_REQUEST = 30.0
+#: Work that goes into the ranking whenever the page asks for it, unless somebody waits for an event.
+_SECONDS_OF_RANKING = 1.0
 
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -46,15 +49,12 @@ def serve(source: EventSource, *, start: int, port: int, ready: Callable[[str], 
     """Show events until interrupted. The first one is computed before `ready` is called with the address of the page."""
     answers = Answers(source, start)
     answers.scene(start)
-    server = open_server(answers, port)
-    try:
-        ready(f"http://{HOST}:{server.server_address[1]}/")
-        server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        say("stopped")  # as it was told
-    finally:
-        server.server_close()
-        answers.stop()
+    with open_server(answers, port) as server:
+        try:
+            ready(f"http://{HOST}:{server.server_address[1]}/")
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            say("stopped")  # as it was told
 
 
 class Answers:
@@ -62,19 +62,19 @@ class Answers:
 
     def __init__(self, source: EventSource, start: int) -> None:
         self._source = source
-        self._ranking = Ranking(source.errors, source.num_events)
         self._fixed = {f"/{name}": (HTTPStatus.OK, kind, read_page(name)) for name, kind in FILES.items()}
         self._fixed["/"] = self._fixed["/index.html"]
         self._fixed["/events.json"] = _json(event_list(source, start))
         self._scene = lru_cache(_SCENES_KEPT)(source.scene)
-        self._lock = Lock()
+        self._scenes, self._ranks, self._waiting = Lock(), Lock(), 0
+        self._ranking: dict[str, Any] = {"done": 0, "of": source.num_events, "failure": "", "errors": {}}
 
     def get(self, path: str) -> Answer:
         """The answer to a path, which is compared as it is: nothing in it is decoded, joined or looked up on disk."""
         if path in self._fixed:
             return self._fixed[path]
         if path == "/ranking.json":
-            return _json(self._ranking.known())
+            return _json(self.ranking())
         if (match := _EVENT.fullmatch(path)) is None:
             return HTTPStatus.NOT_FOUND, _TEXT, b"no such page\n"
         kind, index = match[1], int(match[2])
@@ -89,76 +89,31 @@ class Answers:
 
     def scene(self, index: int) -> dict[str, Any]:
         """A scene, computed once as long as it is among the last ones asked for, and before any other is ranked."""
-        with self._ranking.giving_way(), self._lock:
-            return self._scene(index)
+        self._waiting += 1
+        try:
+            with self._scenes:
+                return self._scene(index)
+        finally:
+            self._waiting -= 1
 
-    def stop(self) -> None:
-        """End what runs in the background."""
-        self._ranking.stop()
+    def ranking(self) -> dict[str, Any]:
+        """Which events are worst: errors of the first events, of more of them each time it is asked, as the page does."""
+        with self._ranks:
+            found, until = self._ranking, time.monotonic() + _SECONDS_OF_RANKING
+            while (
+                found["done"] < found["of"] and not found["failure"] and not self._waiting and time.monotonic() < until
+            ):
+                try:
+                    add_errors(found["errors"], self._source.errors(found["done"]))
+                except Exception as error:  # the page says why; the events themselves can still be shown
+                    found["failure"] = " ".join(str(error).split()) or type(error).__name__
+                    break
+                found["done"] += 1
+            return deepcopy(found)
 
 
 def _json(value: object) -> Answer:
     return HTTPStatus.OK, _JSON, as_json(value).encode()
-
-
-class Ranking:
-    """Which events are worst: errors of the first events, and of more and more of them once somebody has asked."""
-
-    def __init__(self, compute: Callable[[int, int], Errors | None], num_events: int) -> None:
-        self._compute, self._num_events = compute, num_events
-        self._errors: Errors = {}
-        self._done, self._failure, self._people = 0, "", 0
-        self._turn, self._stop = Condition(), Event()
-        self._thread: Thread | None = None
-
-    def known(self) -> dict[str, Any]:
-        """What is known by now; the first call starts the work."""
-        with self._turn:
-            if self._thread is None and not self._stop.is_set():
-                self._thread = Thread(target=self._work, name="ranking", daemon=True)
-                self._thread.start()
-            errors = {name: {by: list(column) for by, column in part.items()} for name, part in self._errors.items()}
-            return {"done": self._done, "of": self._num_events, "failure": self._failure, "errors": errors}
-
-    @contextmanager
-    def giving_way(self) -> Iterator[None]:
-        """For as long as somebody waits for an event, no other one is begun here."""
-        with self._turn:
-            self._people += 1
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._people -= 1
-                self._turn.notify_all()
-
-    def stop(self) -> None:
-        """End the work."""
-        self._stop.set()
-        with self._turn:
-            self._turn.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            while self._done < self._num_events:
-                with self._turn:
-                    self._turn.wait_for(lambda: self._stop.is_set() or not self._people)
-                if self._stop.is_set():
-                    return
-                self._add(self._compute(self._done, self._done + 1))
-        except Exception as error:  # the page says why; the events themselves can still be shown
-            with self._turn:
-                self._failure = " ".join(str(error).split()) or type(error).__name__
-
-    def _add(self, errors: Errors | None) -> None:
-        with self._turn:
-            for name, columns in (errors or {}).items():
-                for by, values in columns.items():
-                    known = self._errors.setdefault(name, {}).setdefault(by, [])
-                    known += [round(value, 3) for value in values]
-            self._done = self._num_events if errors is None else self._done + 1
 
 
 class _Server(ThreadingHTTPServer):
@@ -178,12 +133,6 @@ def open_server(answers: Answers, port: int) -> ThreadingHTTPServer:
         error_content_type = _TEXT
 
         def do_GET(self) -> None:
-            self._reply(body=True)
-
-        def do_HEAD(self) -> None:
-            self._reply(body=False)
-
-        def _reply(self, *, body: bool) -> None:
             port = self.connection.getsockname()[1]
             if self.headers.get_all("Host") in [[f"{name}:{port}"] for name in (HOST, "localhost")]:
                 status, kind, content = answers.get(self.path.partition("?")[0])
@@ -193,8 +142,10 @@ def open_server(answers: Answers, port: int) -> ThreadingHTTPServer:
             for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **_HEADERS}.items():
                 self.send_header(name, value)
             self.end_headers()
-            if body:
+            if self.command == "GET":
                 self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815
 
         def version_string(self) -> str:
             return "ringflow"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
@@ -13,32 +13,20 @@ from ringflow.base.rundir import METRICS_FILE
 from ringflow.data.manifest import MANIFEST_FILE, ROOT_SUFFIX, instead_of_dataset, manifest_hash
 from ringflow.infer.shipped import MODEL_FILE, model_file
 
+if TYPE_CHECKING:
+    from ringflow.display.events import ReconstructedEvents
+    from ringflow.display.phoenix import PhoenixSource
+
 PHOENIX_SUFFIX, CANDIDATES_SUFFIX = ".json", ".parquet"
 _WHAT = (
     "give the folder of a dataset or of a report, a file of candidates (.parquet), an EDM4hep file (.root) or a Phoenix "
     "event file (.json)"
 )
 
-#: Reconstruction -> measure (`jet`, `energy`) -> error of every event, in GeV.
-Errors = dict[str, dict[str, list[float]]]
-
-
-class EventSource(Protocol):
-    """Events that can be shown."""
-
-    num_events: int
-    notes: tuple[str, ...]  # what people should know
-    explained: tuple[int, ...]  # places of events that have lines of a file of `ringflow explain`
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What all scenes have in common: source, sample, detector, names and titles of the reconstructions."""
-
-    def scene(self, index: int) -> dict[str, Any]:
-        """The scene of an event, see `scene.py`."""
-
-    def errors(self, start: int, stop: int) -> Errors | None:
-        """How wrong every reconstruction is in some events; None where there is no truth."""
+#: Events that can be shown: `scene(index)` is one of them (see `scene.py`), `about` what all scenes have in common,
+#: `errors(index)` how wrong every reconstruction of it is (nothing without truth), `notes` what people should know,
+#: `explained` the places of events that have lines of a file of `ringflow explain`.
+EventSource: TypeAlias = "ReconstructedEvents | PhoenixSource"
 
 
 def open_source(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ringflow.base.log import progress
 from ringflow.base.rundir import prepare, write_atomic, write_errors
 from ringflow.display.phoenix import phoenix_file
 from ringflow.display.scene import MEASURES, TRUTH
-from ringflow.display.source import Errors, EventSource
+from ringflow.display.source import EventSource
 
 PAGE = Path(__file__).parent / "page"
 #: What the page consists of, with its type.
@@ -28,6 +28,9 @@ FILES = {
     "display.css": "text/css; charset=utf-8",
 }
 PHOENIX = "phoenix"
+
+#: Reconstruction -> measure (`jet`, `energy`) -> error of every event, in GeV.
+Errors = dict[str, dict[str, list[float]]]
 
 
 def read_page(name: str) -> bytes:
@@ -42,6 +45,13 @@ def event_list(source: EventSource, start: int, *, indices: list[int] | None = N
     """What the page reads first: which events there are, `indices` if not all of them, and where to begin."""
     explained = [index for index in source.explained if indices is None or index in indices]
     return {**source.about, "count": source.num_events, "indices": indices, "start": start, "explained": explained}
+
+
+def add_errors(errors: Errors, event: Mapping[str, Mapping[str, float]]) -> None:
+    """Add those of one more event."""
+    for name, found in event.items():
+        for by in MEASURES:
+            errors.setdefault(name, {}).setdefault(by, []).append(found[by])
 
 
 def as_json(value: object) -> str:
@@ -64,10 +74,10 @@ def write_static(source: EventSource, indices: Sequence[int], out: Path) -> Path
                 write_atomic(folder / PHOENIX / f"{index}.json", as_json(phoenix_file([scene])))
             packed = base64.b64encode(gzip.compress(as_json(scene).encode(), mtime=0)).decode()
             scenes.append(f'<script type="text/plain" data-scene="{index}">{packed}</script>')
-            for one in scene["reconstructions"]:  # what the page orders events by; nothing where there is no truth
-                if one["name"] != TRUTH and one["errors"]["jet"] is not None:
-                    for by in MEASURES:
-                        errors.setdefault(one["name"], {}).setdefault(by, []).append(one["errors"][by])
+            if source.about["truth"]:  # what the page orders events by
+                add_errors(
+                    errors, {one["name"]: one["errors"] for one in scene["reconstructions"] if one["name"] != TRUTH}
+                )
             advance(1)
     ranking = {"done": len(indices), "of": len(indices), "failure": "", "errors": errors}
     events = {**event_list(source, indices[0], indices=list(indices)), "phoenix": not alone, "ranking": ranking}

@@ -11,11 +11,13 @@ import pytest
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
-from ringflow.display.links import MOST_EDGES, LinkFile
+from ringflow.display.events import MOST_EDGES, LinkFile
 from ringflow.display.phoenix import phoenix_event, phoenix_scene, write_phoenix
 from ringflow.display.source import open_source
 from ringflow.infer.shipped import MODEL
 from ringflow.models.file import save_model
+
+Make = Callable[..., Any]
 
 
 def link(candidate: int = 0, elements: Any = ((0, 0.6), (1, -0.2)), reconstruction: str = "model") -> dict[str, Any]:
@@ -27,7 +29,7 @@ def event(index: int = 1, number: int | None = None, links: Any = (), **more: An
 
 
 @pytest.fixture
-def written(shown: Path, tmp_path: Path) -> Callable[..., Path]:
+def written(shown: Path, tmp_path: Path) -> Make:
     """Writes a file as `ringflow explain` does, of the dataset that is shown."""
 
     def write(*events: dict[str, Any], model: Path = MODEL, source: object = None) -> Path:
@@ -40,7 +42,7 @@ def written(shown: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="module")
-def network(small_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def network(small_model: Make, tmp_path_factory: pytest.TempPathFactory) -> Make:
     """A file with a network of the backbone `graph` that takes clusters or hits, and makes a candidate of every element."""
 
     def make(calorimeter: str) -> Path:
@@ -51,7 +53,7 @@ def network(small_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
     return make
 
 
-def test_an_event_has_its_lines_and_others_have_none(shown: Path, written: Callable[..., Path]) -> None:
+def test_an_event_has_its_lines_and_others_have_none(shown: Path, written: Make) -> None:
     links = [link(), link(2, [(3, 0.5)])]
     source = open_source(shown, links=written(event(1, links=links)))
     assert source.explained == (1,)
@@ -60,17 +62,14 @@ def test_an_event_has_its_lines_and_others_have_none(shown: Path, written: Calla
     assert source.scene(1)["graph"] == []
     assert source.scene(0)["links"] == []
     assert open_source(shown).explained == ()
-
-
-def test_the_number_of_an_event_decides(shown: Path, written: Callable[..., Path]) -> None:
-    path = written(event(0, number=2, links=[link()]))  # the first of a split
+    path = written(event(0, number=2, links=[link()]))  # the first of a split: its number decides
     source = open_source(shown, links=path)
     assert source.explained == (2,)
     assert source.scene(2)["links"] == [link()]
     assert open_source(shown, links=path, events=2).explained == ()
 
 
-def test_the_strongest_edges_come_first(shown: Path, written: Callable[..., Path]) -> None:
+def test_the_strongest_edges_come_first(shown: Path, written: Make) -> None:
     edges = [[0, 1, 0.001], *([[1, 2, 0.2]] * MOST_EDGES), [2, 3, 0.7]]
     layers = [{"layer": 0, "edges": edges}, {"layer": 1, "edges": []}]
     graph = open_source(shown, links=written(event(0, graph=layers))).scene(0)["graph"]
@@ -80,7 +79,7 @@ def test_the_strongest_edges_come_first(shown: Path, written: Callable[..., Path
     assert [0, 1, 0.001] not in graph[0]["edges"]
 
 
-def test_what_explain_writes_is_shown(shown: Path, network: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_explain_writes_is_shown(shown: Path, network: Make, tmp_path: Path) -> None:
     pytest.importorskip("captum", exc_type=ImportError)
     from ringflow.cli.inspection import How
     from ringflow.cli.inspection import explain as explain_command
@@ -101,9 +100,7 @@ def test_what_explain_writes_is_shown(shown: Path, network: Callable[[str], Path
     assert sum(named) > 0.8 * len(named)  # nearly everybody listens to the own element
 
 
-def test_a_network_may_take_hits(
-    shown: Path, written: Callable[..., Path], network: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_network_may_take_hits(shown: Path, written: Make, network: Make, tmp_path: Path) -> None:
     scene, model = open_source(shown).scene(1), network("hit")
     last = len(scene["tracks"]["lines"]) + len(scene["hits"]["x"]) - 1
     found = open_source(shown, model=model, links=written(event(1, links=[link(0, [(last, 0.4)])]), model=model))
@@ -114,7 +111,7 @@ def test_a_network_may_take_hits(
         open_source(shown, model=model, links=beyond).scene(1)
 
 
-def test_phoenix_files_keep_them(shown: Path, written: Callable[..., Path], tmp_path: Path) -> None:
+def test_phoenix_files_keep_them(shown: Path, written: Make, tmp_path: Path) -> None:
     graph = [{"layer": 0, "edges": [[0, 1, 0.5]]}]
     scene = open_source(shown, links=written(event(1, links=[link()], graph=graph))).scene(1)
     write_phoenix(tmp_path / "event.json", [scene])
@@ -129,9 +126,7 @@ def test_phoenix_files_keep_them(shown: Path, written: Callable[..., Path], tmp_
         open_source(tmp_path / "event.json", links=written())
 
 
-def test_what_was_made_of_something_else_is_noted(
-    shown: Path, written: Callable[..., Path], network: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_what_was_made_of_something_else_is_noted(shown: Path, written: Make, network: Make, tmp_path: Path) -> None:
     other = network("cluster")
     notes = open_source(shown, links=written(event(), model=other, source="data/other")).notes
     assert len(notes) == 2
@@ -167,7 +162,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, content: str, words
     assert "\n" not in str(error.value)
 
 
-def test_what_points_to_nothing_is_refused(shown: Path, written: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_points_to_nothing_is_refused(shown: Path, written: Make, tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=r"cannot read .*none\.json"):
         open_source(shown, links=tmp_path / "none.json")
     with pytest.raises(InputFileError, match=r"has event 77, which .*jets lacks"):
@@ -184,9 +179,7 @@ def test_what_points_to_nothing_is_refused(shown: Path, written: Callable[..., P
             open_source(shown, links=written(one)).scene(1)
 
 
-def test_the_command_begins_where_the_lines_are(
-    shown: Path, written: Callable[..., Path], tmp_path: Path, command: Callable[..., Any]
-) -> None:
+def test_the_command_begins_where_the_lines_are(shown: Path, written: Make, tmp_path: Path, command: Make) -> None:
     path = written(event(2, links=[link()]))
     files = ("--phoenix", tmp_path / "event.json", "--static", tmp_path / "page")
     assert command("display", shown, "--links", path, *files).code == 0

@@ -54,7 +54,7 @@ def test_it_comes_back_as_it_was(scene: dict[str, Any], tmp_path: Path) -> None:
     source = open_source(tmp_path / "event.json")
     again = source.scene(0)
     assert source.num_events == 1
-    assert source.errors(0, 1) is None
+    assert source.errors(0) == {}
     assert [one["title"] for one in source.about["reconstructions"]] == ["Truth", "Model", "Rules", "Perfect PF"]
     for name in ("detector", "classes", "subsystems", "tracks", "hits", "particles", "links", "graph", "calorimeter"):
         assert again[name] == scene[name], name
@@ -127,20 +127,11 @@ def test_what_is_no_phoenix_file_is_refused(tmp_path: Path, content: str, words:
         open_source(path).scene(0)
 
 
-def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text(json.dumps(FOREIGN))
+def test_order_limits_and_options(tmp_path: Path) -> None:
+    two = tmp_path / "two.json"
+    two.write_text(json.dumps({"b": FOREIGN["event 7"], "a": {"CaloClusters": FOREIGN["event 7"]["CaloClusters"]}}))
+    assert list(read_phoenix(two)) == ["b", "a"]
+    assert open_source(two, events=1).num_events == 1
+    assert len(open_source(two).scene(1)["reconstructions"]) == 1  # clusters alone are enough
     with pytest.raises(UsageError, match="--model m does not go with"):
-        open_source(tmp_path / "other.json", model=Path("m"))
-
-
-def test_only_clusters_are_enough() -> None:
-    event = {"CaloClusters": {"EM": [{"energy": 4.0, "eta": 0.0, "phi": 1.5}]}}
-    scene = phoenix_scene("a", event, 0)
-    assert scene["clusters"]["energy"] == [4.0]
-    assert len(scene["reconstructions"]) == 1
-
-
-def test_events_keep_their_order(tmp_path: Path) -> None:
-    (tmp_path / "two.json").write_text(json.dumps({"b": FOREIGN["event 7"], "a": FOREIGN["event 7"]}))
-    assert list(read_phoenix(tmp_path / "two.json")) == ["b", "a"]
-    assert open_source(tmp_path / "two.json", events=1).num_events == 1
+        open_source(two, model=Path("m"))

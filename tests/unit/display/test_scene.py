@@ -10,9 +10,9 @@ import pytest
 
 from ringflow.base.errors import UsageError
 from ringflow.data.read import Dataset
-from ringflow.display.geometry import helices, outline, to_places
-from ringflow.display.scene import event_scene, listed
+from ringflow.display.scene import errors_of, event_scene, helices, listed, outline
 from ringflow.display.source import open_source
+from ringflow.evaluate.momenta import visible
 from ringflow.event.block import EventBlock, concatenate
 
 
@@ -38,18 +38,12 @@ def test_a_line_bends_as_the_field_wants_and_ends_at_the_face() -> None:
     assert np.hypot(plus[:, 0], plus[:, 1] + radius) == pytest.approx(radius)
     assert neutral[-1] == pytest.approx([detector.face_radius, 0.0, 0.0])
     assert forward[-1, 2] == pytest.approx(detector.face_z)
-    ends = np.array([[np.nan] * 3, [1600.0, 5.0, 7.0], [np.nan] * 3])
-    assert to_places([plus, neutral, forward], ends)[1][-1] == pytest.approx([1600.0, 5.0, 7.0])
     assert helices(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0), detector) == []
-
-
-def test_loopers_and_particles_from_behind_the_face_have_lines_too() -> None:
-    detector = outline("clic")
     start = np.array([[0.0, 0, 0], [2000.0, 0, 0]])
     looper, late = helices(start, np.array([[0.1, 0, 0], [1.0, 0, 0]]), np.array([1.0, 1.0]), detector)
     assert np.isfinite(looper).all()
     assert len(looper) > 30
-    assert np.linalg.norm(late[-1] - late[0]) < 300
+    assert np.linalg.norm(late[-1] - late[0]) < 300  # it starts behind the face
 
 
 def test_an_unknown_detector_is_drawn_without_its_parts() -> None:
@@ -95,16 +89,15 @@ def test_events_come_in_any_order_and_with_all_reconstructions(shown: Path) -> N
     model = scene["reconstructions"][1]
     matched = [match for match in model["candidates"]["match"] if match >= 0]
     assert len(matched) == len(set(matched)) > 0.5 * len(model["candidates"]["match"])
-    with pytest.raises(UsageError, match="no event 3"):
-        source.scene(3)
-
-
-def test_the_model_has_hits_of_its_clusters_only(shown: Path) -> None:
-    scene = open_source(shown).scene(0)
-    model = scene["reconstructions"][1]
-    for hit, owner in enumerate(model["hits"]):
+    for hit, owner in enumerate(model["hits"]):  # those of its clusters only
         assert owner < 0 or scene["hits"]["cluster"][hit] in model["elements"]["clusters"][owner]
     assert any(owner >= 0 for owner in model["hits"])
+    made = model["candidates"]
+    for line, charge, cluster in zip(made["line"], made["charge"], made["cluster"], strict=True):
+        if charge == 0 and cluster >= 0:
+            assert line[-3:] == pytest.approx([scene["clusters"][axis][cluster] for axis in "xyz"], abs=0.2)
+    with pytest.raises(UsageError, match="no event 3"):
+        source.scene(3)
 
 
 def test_an_event_without_hits_and_truth(block: EventBlock) -> None:
@@ -114,3 +107,13 @@ def test_an_event_without_hits_and_truth(block: EventBlock) -> None:
     assert scene["hits"]["x"] == []
     assert set(scene["reconstructions"][0]["candidates"]["match"]) == {-1}
     assert scene["reconstructions"][0]["errors"]["true_energy"] is None
+
+
+def test_a_jet_that_is_missing_or_made_up_is_wrong_by_all_it_has(block: EventBlock) -> None:
+    truth = visible(block.take(0, 1))
+    nothing = truth.select(truth.energy < 0)
+    lost = errors_of(nothing, truth)
+    assert lost["energy"] == pytest.approx(truth.energy.sum(), abs=1e-3)
+    assert lost["jet"] > 5.0
+    assert errors_of(truth, nothing)["jet"] == lost["jet"]
+    assert errors_of(truth, truth) == {"jet": 0.0, "energy": 0.0}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ import pytest
 from fixtures.display_server import served
 from ringflow.base.errors import DatasetError, FailureError
 from ringflow.display.server import Answers, open_server
-from ringflow.display.source import Errors, open_source
+from ringflow.display.source import open_source
 
 PATIENCE = 60.0
 
@@ -60,35 +60,23 @@ def test_the_page_and_its_events(port: int) -> None:
     assert int(headers["Content-Length"]) > 100_000
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/../../etc/passwd",
-        "/%2e%2e/%2e%2e/etc/passwd",
-        "//etc/passwd",
-        "/build.json",
-        "/scene/",
-        "/scene/-1.json",
-        "/scene/3.json",
-        "/scene/1e1.json",
-        "/scene/999999999999999999999.json",
-        "/scene/../display.js",
-        "/page/",
-    ],
+OTHERS = (
+    "/../../etc/passwd /%2e%2e/%2e%2e/etc/passwd //etc/passwd /build.json /page/ /scene/ /scene/-1.json /scene/3.json"
 )
+OTHERS += " /scene/1e1.json /scene/999999999999999999999.json /scene/../display.js"
+
+
+@pytest.mark.parametrize("path", OTHERS.split())
 def test_nothing_else_is_there(port: int, path: str) -> None:
     status, _, body = get(port, path)
     assert status == 404
     assert len(body) < 200
 
 
-def test_other_host_names_are_refused(port: int) -> None:
+def test_other_host_names_and_methods_are_refused(port: int) -> None:
     assert get(port, "/events.json", Host=f"localhost:{port}")[0] == 200
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
         assert get(port, "/events.json", Host=host)[0] == 403
-
-
-def test_other_methods_are_refused(port: int) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "CONNECT"):
         assert get(port, "/events.json", method)[0] == 501
 
@@ -127,12 +115,11 @@ def test_what_is_malformed_is_survived(port: int, request_bytes: bytes) -> None:
 
 
 def test_it_listens_on_this_machine_only_and_says_if_it_cannot(port: int) -> None:
-    answers = _Nothing()
+    answers = Answers(Made(1), 0)  # type: ignore[arg-type]
     with pytest.raises(FailureError, match=f"cannot listen on port {port}"):
-        open_server(answers, port)  # type: ignore[arg-type]
-    server = open_server(answers, 0)  # type: ignore[arg-type]
-    assert server.server_address[0] == "127.0.0.1"
-    server.server_close()
+        open_server(answers, port)
+    with open_server(answers, 0) as server:
+        assert server.server_address[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -150,65 +137,50 @@ def test_a_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
     assert "Traceback" not in said
 
 
-class _Nothing:
-    def get(self, path: str) -> Any:
-        return 404, "text/plain", b""
+class Made:
+    """Events that are made up; like the real ones, they are computed one at a time."""
 
+    notes = explained = ()
 
-class Broken:
-    num_events = 1
-    notes = ()
-    explained = ()
-    about: dict[str, Any] = {}  # noqa: RUF012 - as the protocol has it
-
-    def scene(self, index: int) -> dict[str, Any]:
-        raise DatasetError("the shard is gone; make it again")
-
-    def errors(self, start: int, stop: int) -> Errors | None:
-        return None
-
-
-class Slow(Broken):
-    """As many events as keep a ranking busy for seconds; like the real one, it does one thing at a time."""
-
-    num_events = 60
-
-    def __init__(self) -> None:
-        self._lock, self.ranking, self.ranked = Lock(), Event(), 0
+    def __init__(self, events: int, seconds: float = 0.0, broken_from: int = 10**6) -> None:
+        self.num_events, self.about = events, {"truth": True}
+        self._seconds, self._broken_from, self._lock, self.begun, self.ranked = seconds, broken_from, Lock(), Event(), 0
 
     def scene(self, index: int) -> dict[str, Any]:
         with self._lock:
+            if index >= self._broken_from:
+                raise DatasetError("the shard is gone; make it again")
             return {"event": {"index": index}}
 
-    def errors(self, start: int, stop: int) -> Errors | None:
-        for _ in range(start, stop):
-            with self._lock:
-                self.ranking.set()
-                time.sleep(0.05)
-                self.ranked += 1
-        return {"model": {"jet": [1.0] * (stop - start)}}
+    def errors(self, index: int) -> dict[str, dict[str, float]]:
+        with self._lock:
+            self.begun.set()
+            time.sleep(self._seconds)
+            if index >= self._broken_from:
+                raise DatasetError("the shard is gone")
+            self.ranked += 1
+            return {"model": {"jet": float(index), "energy": 0.0}}
 
 
 def test_what_a_person_asks_for_goes_before_the_ranking() -> None:
-    source = Slow()
-    answers = Answers(source, 0)
-    try:
-        answers.get("/ranking.json")
-        assert source.ranking.wait(PATIENCE)
-        for asked in (7, 8, 9):
-            before = source.ranked
-            assert answers.get(f"/scene/{asked}.json")[0] == 200
-            assert source.ranked - before <= 1  # the one it was at
-        deadline = time.monotonic() + PATIENCE
-        while (known := json.loads(answers.get("/ranking.json")[2]))["done"] < 4:  # and it goes on
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert known["done"] < source.num_events
-    finally:
-        answers.stop()
+    source = Made(100, seconds=0.05)
+    answers = Answers(source, 0)  # type: ignore[arg-type]
+    asking = Thread(target=answers.get, args=("/ranking.json",))
+    asking.start()
+    assert source.begun.wait(PATIENCE)
+    before = source.ranked
+    assert answers.get("/scene/7.json")[0] == 200
+    assert source.ranked - before <= 2  # the one it was at
+    asking.join()
+    known = json.loads(answers.get("/ranking.json")[2])  # and it goes on
+    assert source.ranked == known["done"] == len(known["errors"]["model"]["jet"])
+    assert before < known["done"] < known["of"] == 100
 
 
-def test_an_event_that_cannot_be_read_is_one_line() -> None:
-    answers = Answers(Broken(), 0)
-    assert answers.get("/scene/0.json")[0] == 500
-    assert answers.get("/scene/0.json")[2] == b"the shard is gone; make it again\n"
+def test_what_cannot_be_read_is_one_line_and_ends_the_ranking() -> None:
+    answers = Answers(Made(30, broken_from=20), 0)  # type: ignore[arg-type]
+    assert answers.get("/scene/20.json")[::2] == (500, b"the shard is gone; make it again\n")
+    for _ in range(2):
+        known = json.loads(answers.get("/ranking.json")[2])
+        assert (known["done"], known["of"], known["failure"]) == (20, 30, "the shard is gone")
+    assert known["errors"]["model"]["jet"] == [float(event) for event in range(20)]

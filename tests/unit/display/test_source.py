@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,7 @@ from ringflow.data.candidates import write_candidates
 from ringflow.data.manifest import manifest_hash
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
-from ringflow.display.scene import errors_by_event
-from ringflow.display.server import Ranking
 from ringflow.display.source import open_source
-from ringflow.evaluate.momenta import momenta, visible
 from ringflow.event.block import Collection, EventBlock
 from ringflow.recipes.reconstruct import reconstruct
 
@@ -47,24 +43,8 @@ def test_candidate_files_stand_beside_the_truth(shown: Path, tmp_path: Path) -> 
     assert source.num_events == 2
     made = {one["name"]: one for one in source.scene(1)["reconstructions"]}["mine"]
     assert made["errors"]["energy"] == pytest.approx(made["errors"]["true_energy"], rel=1e-3)
-    errors = source.errors(0, 2)
-    assert errors is not None
-    assert errors["mine"]["energy"][1] == pytest.approx(made["errors"]["energy"], rel=1e-3)
-    assert errors["mine"]["jet"][1] == pytest.approx(made["errors"]["jet"], rel=1e-3)
-    assert "target" not in errors
-
-
-def test_a_jet_that_is_missing_or_made_up_is_wrong_by_all_it_has(shown: Path) -> None:
-    block = next(Dataset(shown).events())
-    truth = visible(block)
-    nothing = momenta(Collection(np.zeros(1, np.int64), {key: np.zeros(0) for key in ("px", "py", "pz", "energy")}))
-    jet, energy = errors_by_event(nothing, truth)
-    assert energy[0] == pytest.approx(truth.energy.sum())
-    again, none = errors_by_event(truth, truth)
-    assert again[0] == pytest.approx(0.0, abs=1e-9)
-    assert none[0] == pytest.approx(0.0, abs=1e-9)
-    assert errors_by_event(truth, nothing)[0][0] == pytest.approx(jet[0])
-    assert jet[0] > 5.0
+    assert source.errors(1)["mine"] == {by: made["errors"][by] for by in ("jet", "energy")}
+    assert "target" not in source.errors(1)
 
 
 def test_a_report_leads_to_its_dataset(shown: Path, tmp_path: Path) -> None:
@@ -127,7 +107,7 @@ def test_an_edm4hep_file_is_shown(shown: Path, tmp_path: Path) -> None:
     model = {one["name"]: one for one in open_source(shown).scene(2)["reconstructions"]}["model"]
     assert file["candidates"]["energy"] == pytest.approx(model["candidates"]["energy"], rel=1e-4)
     assert file["candidates"]["track"] == model["candidates"]["track"]
-    assert source.errors(0, 3) is None
+    assert source.errors(0) == {}
     assert "baseline" not in [one["name"] for one in scene["reconstructions"]]
     assert any("no rules: " in note and "width_across" in note for note in source.notes)
     with pytest.raises(UsageError, match="--sample x does not go with"):
@@ -137,55 +117,25 @@ def test_an_edm4hep_file_is_shown(shown: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_said(shown: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="nothing at"):
-        open_source(tmp_path / "nowhere")
-    with pytest.raises(DatasetError, match="not a dataset"):
-        open_source(tmp_path)
-    with pytest.raises(DatasetError, match=f"give a folder that has one, such as {shown}"):
-        open_source(shown.parent)
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(InputFileError, match=r"notes.txt is no file of events; give the folder of a dataset"):
-        open_source(tmp_path / "notes.txt")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "model.safetensors").touch()
-    for network in (tmp_path / "run", tmp_path / "run" / "model.safetensors"):
-        with pytest.raises(InputFileError, match=f"display DATASET --model {network}$"):
-            open_source(network)
-    with pytest.raises(UsageError, match="--profile clic does not go with"):
-        open_source(shown, profile="clic")
-    with pytest.raises(InputFileError, match="no candidate file"):
-        open_source(shown, candidates=[tmp_path / "none.parquet"])
-    with pytest.raises(InputFileError, match="no model at"):
-        open_source(shown, model=tmp_path / "none.safetensors")
-    first = mine(shown, tmp_path / "a.parquet", "a")
-    with pytest.raises(UsageError, match="two reconstructions called 'a'"):
-        open_source(shown, candidates=[first, first])
-
-
-def test_the_ranking_grows_and_says_why_it_ends() -> None:
-    asked = []
-
-    def compute(start: int, stop: int) -> dict[str, dict[str, list[float]]]:
-        asked.append((start, stop))
-        if start >= 20:
-            raise DatasetError("the shard is gone")
-        return {"model": {"jet": [float(event) for event in range(start, stop)]}}
-
-    def ended(ranking: Ranking) -> dict[str, Any]:
-        until = time.monotonic() + 60.0
-        while (known := ranking.known())["done"] < known["of"] and not known["failure"]:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        ranking.stop()
-        return known
-
-    ranking = Ranking(compute, 30)
-    assert asked == []  # nobody has asked for it
-    known = ended(ranking)
-    assert known["errors"]["model"]["jet"] == [float(event) for event in range(20)]
-    assert (known["done"], known["of"], known["failure"]) == (20, 30, "the shard is gone")
-    assert asked == [(event, event + 1) for event in range(21)]
-    assert ended(Ranking(lambda start, stop: None, 5))["done"] == 5  # without truth
+    network = tmp_path / "run" / "model.safetensors"
+    network.touch()
+    twice = [mine(shown, tmp_path / "a.parquet", "a")] * 2
+    for path, given, said in (
+        (tmp_path / "nowhere", {}, "nothing at"),
+        (tmp_path, {}, "not a dataset"),
+        (shown.parent, {}, f"give a folder that has one, such as {shown}"),
+        (tmp_path / "notes.txt", {}, r"notes.txt is no file of events; give the folder of a dataset"),
+        (network, {}, f"display DATASET --model {network}$"),
+        (network.parent, {}, f"display DATASET --model {network.parent}$"),
+        (shown, {"profile": "clic"}, "--profile clic does not go with"),
+        (shown, {"candidates": [tmp_path / "none.parquet"]}, "no candidate file"),
+        (shown, {"model": tmp_path / "none.safetensors"}, "no model at"),
+        (shown, {"candidates": twice}, "two reconstructions called 'a'"),
+    ):
+        with pytest.raises((DatasetError, InputFileError, UsageError), match=said):
+            open_source(path, **given)
 
 
 def test_events_that_nothing_can_be_reconstructed_of_are_shown_as_measured(

@@ -56,10 +56,7 @@ def test_a_static_page_holds_its_events(shown: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "mine.txt").touch()
     with pytest.raises(UsageError, match="did not make"):
         write_static(source, [0], tmp_path / "other")
-
-
-def test_a_static_page_may_be_one_file(shown: Path, tmp_path: Path) -> None:
-    page = write_static(open_source(shown), range(2), tmp_path / "new" / "events.html")
+    page = write_static(source, range(2), tmp_path / "new" / "events.html")  # alone in one file
     assert [path.name for path in page.parent.iterdir()] == ["events.html"]
     events = json.loads(re.search(r'id="events">(.*?)</script>', page.read_text(encoding="utf-8"))[1])  # type: ignore[index]
     assert (events["indices"], events["phoenix"]) == ([0, 1], False)
