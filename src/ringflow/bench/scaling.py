@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -37,9 +36,6 @@ REFERENCE = "local"
 _RING_ELEMENTS, _RING_SECONDS = 256, 0.5
 _FLOAT_BYTES = 4
 _SLURM_TIME = "0:30:00"
-#: Where Slurm says how to reach it; without any of them it asks the name service of the network.
-_SLURM_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
-_SLURM_FILES = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"))
 _ERROR = "ringflow: error: "
 _BYTES = ("bytes_per_step", "ring_bytes", "bytes_over_ring")
 _TIMES = ("events_per_second", "efficiency", "seconds_per_step", "over_torchrun_percent", "start_up_seconds")
@@ -195,25 +191,14 @@ def _start(case: Case, words: list[str], plan: ScalingPlan, log: Path) -> int:
     # Nothing is reported to anybody while it is timed.
     os.environ |= {"OMP_NUM_THREADS": str(plan.threads), "RAY_USAGE_STATS_ENABLED": "0"}
     if case.engine == "slurm":
-        return submit(words, case.workers, plan.threads, log.parent)
+        from ringflow.launch import slurm
+
+        job = slurm.Job(tasks_per_node=case.workers, cpus_per_task=plan.threads, time=_SLURM_TIME)
+        number = slurm.submit(slurm.job_text(words, job), log.parent)
+        return slurm.follow(number, log.parent / slurm.outputs(job, number))
     cluster = {"ray": (plan.address,), "spark": (plan.master,)}.get(case.engine, ())
     code: int = import_module(f"ringflow.launch.{case.engine}").run(words, case.workers, *cluster)
     return code
-
-
-def submit(words: list[str], workers: int, threads: int, folder: Path) -> int:
-    """Run a command as a job of Slurm, and follow it to its end; the exit code."""
-    from ringflow.launch import slurm
-
-    sbatch = shutil.which("sbatch")
-    if sbatch is None:
-        raise FailureError("sbatch is not on the path: there is no Slurm here")
-    files = (*_SLURM_FILES, Path(sbatch).parents[1] / "etc" / "slurm.conf")
-    if not any(os.environ.get(name) for name in _SLURM_VARIABLES) and not any(file.is_file() for file in files):
-        raise FailureError("Slurm is not set up here: there is no slurm.conf; set SLURM_CONF to it")
-    job = slurm.Job(tasks_per_node=workers, cpus_per_task=threads, time=_SLURM_TIME)
-    number = slurm.submit(slurm.job_text(words, job), folder)
-    return slurm.follow(number, folder / slurm.outputs(job, number))
 
 
 def _row(case: Case, best: Mapping[Case, Mapping[str, Any]], errors: Mapping[Case, str]) -> dict[str, Any]:

@@ -102,13 +102,6 @@ def _pictures(result: Mapping[str, Any]) -> dict[str, Picture]:
             "parameter server moves 2N gradients through one place.",
             lambda: _communication(rows, own),
         )
-    if result["check"]:
-        found["check"] = (
-            "The model against a measurement",
-            "Processes on one machine. The model is told the step of one process, how much processes that train apart slow "
-            "each other down, and how long sums take alone.",
-            lambda: _check(result["check"]),
-        )
     return found
 
 
@@ -161,21 +154,4 @@ def _split(rows: Rows, *, shares: bool) -> Figure:
     beside.set_xticks(range(len(rows)), [in_thousands(row["devices"]) for row in rows])
     beside.set_xlabel("devices")
     whole.legend(ncols=3, fontsize=10.5, columnspacing=1.2, **_ABOVE)
-    return figure
-
-
-@styled
-def _check(rows: Rows) -> Figure:
-    figure, (axes,) = panels([2.9], top=0.5)
-    for name, offset, color, hatch in (("measured", -0.19, "#56B4E9", ""), ("predicted", 0.19, "#D55E00", "//")):
-        values = [row[f"{name}_events_per_second"] for row in rows]
-        places = [place + offset for place in range(len(rows))]
-        bars = axes.bar(places, values, width=0.36, color=color, hatch=hatch, edgecolor="white", label=name)
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=11)
-    axes.set_xticks(range(len(rows)), [f"{row['workers']} processes" for row in rows])
-    axes.set_xlim(-0.9, len(rows) - 0.1)
-    axes.set_ylabel("events per second")
-    axes.margins(y=0.12)
-    axes.grid(axis="x", visible=False)
-    axes.legend(ncols=2, **_ABOVE)
     return figure

@@ -91,26 +91,35 @@ def random_chunk(num_elements: int, num_events: int) -> ElementBatch:
     return replace(elements, targets=targets)
 
 
-def _feed(settings: TrainSettings, chunk: ElementBatch, device: torch.device, lane: int = 0) -> Feed:
-    budget = settings.compute.batch_elements
-    return Feed(KeptChunk(chunk), budget=budget, reuse=_ENDLESS, seed=settings.seed, device=device, lane=lane)
-
-
 class Training:
     """A network that learns from a chunk, step by step, alone or with other processes."""
 
     def __init__(
         self, settings: TrainSettings, chunk: ElementBatch, device: torch.device, world: World = ALONE
     ) -> None:
-        self.place = MeshPlace.of(world.rank, world.size, settings.compute.strategy, settings.compute.parts)
+        compute = settings.compute
+        self.place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
+        self.device, self._world = device, world
         self.model = Model(settings.model).to(device)
         self.model.embedding.fit(chunk.features_NF)
         self.parameters = self.model.num_parameters
         #: Steps, events and elements so far; `computed` elements are with padding.
         self.done: Counter[str] = Counter()
-        self._world, self._step = world, TrainingStep(self.model, settings, device, world)
+        self._precision = choose_precision(device, compute.precision)
+        self._step = TrainingStep(self.model, settings, device, world)
+        self._call = self.model if device.type == "cpu" else torch.compile(self.model, dynamic=False)
         # The parts of a copy share its batches: as many as they are.
-        self._feeds = [_feed(settings, chunk, device, lane) for lane in self.place.lanes(world.size)]
+        self._feeds = [
+            Feed(
+                KeptChunk(chunk),
+                budget=compute.batch_elements,
+                reuse=_ENDLESS,
+                seed=settings.seed,
+                device=device,
+                lane=lane,
+            )
+            for lane in self.place.lanes(world.size)
+        ]
 
     def step(self) -> int:
         """Take a step as the trainer does, with what processes tell each other in it; its events."""
@@ -123,6 +132,21 @@ class Training:
         if self._step.to_be_read:
             self._step.read()
         self.done.update(steps=1, events=events, computed=computed, real=real)
+        return events
+
+    def infer(self) -> int:
+        """What the network says of a batch; its events."""
+        batch = self._feeds[0].next(0)
+        elements = batch.elements
+        with torch.inference_mode(), computing_in(self._precision, self.device):
+            self._call(elements.features_NF, elements.kind_N, elements.position_N2, batch.layout)
+        return batch.num_events
+
+    def load(self) -> int:
+        """Take a batch out of the chunk, without a network behind it; its events."""
+        self.done["loaded_batches"] += 1
+        events: int = self._feeds[0].next(0).num_events
+        self.done["loaded"] += events
         return events
 
 
@@ -162,6 +186,7 @@ def time_training(
     chunk = random_chunk(num_elements, max(_CHUNK_BATCHES * batch_elements // num_elements, 4)).to(place)
     training = Training(settings, chunk, place)
     trained = _rate(training.step, place, seconds)
+    training.model.eval()
     return {
         "benchmark": "train",
         "backbone": model.backbone,
@@ -171,43 +196,12 @@ def time_training(
         "device": str(place),
         "train_events_per_second": trained,
         "padding_share": round(1.0 - training.done["real"] / training.done["computed"], 4),
-        "infer_events_per_second": _infer_rate(settings, training.model, chunk, place, seconds / 2),
-        "load_events_per_second": load_rate(settings, chunk, place, seconds / 2)["events_per_second"],
+        "infer_events_per_second": _rate(training.infer, place, seconds / 2),
+        "load_events_per_second": _rate(training.load, place, seconds / 2),
         "peak_mb": round(peak_memory(place) / 2**20, 1),
         "settings": settings.model_dump(mode="json"),
         **hardware(place.type),
     }
-
-
-def _infer_rate(
-    settings: TrainSettings, model: Model, chunk: ElementBatch, device: torch.device, seconds: float
-) -> float:
-    feed = _feed(settings, chunk, device)
-    precision = choose_precision(device, settings.compute.precision)
-    model.eval()
-    call = torch.compile(model, dynamic=False) if device.type != "cpu" else model
-
-    def once() -> int:
-        batch = feed.next(0)
-        elements = batch.elements
-        with torch.inference_mode(), computing_in(precision, device):
-            call(elements.features_NF, elements.kind_N, elements.position_N2, batch.layout)
-        return batch.num_events
-
-    return _rate(once, device, seconds)
-
-
-def load_rate(settings: TrainSettings, chunk: ElementBatch, device: torch.device, seconds: float) -> dict[str, float]:
-    """Events and batches per second taken out of a chunk, without a network behind them."""
-    feed = _feed(settings, chunk, device)
-    sizes: list[int] = []
-
-    def once() -> int:
-        sizes.append(feed.next(0).num_events)
-        return sizes[-1]
-
-    rate = _rate(once, device, seconds)
-    return {"events_per_second": rate, "batches_per_second": round(rate * len(sizes) / sum(sizes), 1)}
 
 
 def time_loading(dataset: Path, preset: str, overrides: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -216,14 +210,12 @@ def time_loading(dataset: Path, preset: str, overrides: Sequence[str], seconds: 
     opened = Dataset(dataset)
     with tempfile.TemporaryDirectory(prefix="ringflow-bench-") as cache:
         chunk, chunks = _epochs(opened, settings, Path(cache), seconds)
-    batches = load_rate(settings, chunk, _CPU, seconds / 4)
     torch.manual_seed(settings.seed)
-    training = _rate(Training(settings, chunk, _CPU).step, _CPU, seconds)
+    training = Training(settings, chunk, _CPU)
+    batches = _rate(training.load, _CPU, seconds / 4)
+    trained = _rate(training.step, _CPU, seconds)
     # Chunks, and batches out of them, one after the other.
-    loading = {
-        epoch: round(1.0 / (1.0 / batches["events_per_second"] + (1.0 / rate if rate else 0.0)), 1)
-        for epoch, rate in chunks.items()
-    }
+    loading = {epoch: round(1.0 / (1.0 / batches + (1.0 / rate if rate else 0.0)), 1) for epoch, rate in chunks.items()}
     return {
         "benchmark": "loader",
         "sample": opened.manifest.sample,
@@ -234,11 +226,11 @@ def time_loading(dataset: Path, preset: str, overrides: Sequence[str], seconds: 
         "batch_elements": settings.compute.batch_elements,
         "threads": {"loading": settings.source.workers, "training": torch.get_num_threads()},
         "chunk_events_per_second": chunks,
-        "batches_per_second": batches["batches_per_second"],
-        "batch_events_per_second": batches["events_per_second"],
+        "batches_per_second": round(batches * training.done["loaded_batches"] / training.done["loaded"], 1),
+        "batch_events_per_second": batches,
         "load_events_per_second": loading,
-        "train_events_per_second": training,
-        "load_over_train": {epoch: round(rate / training, 2) for epoch, rate in loading.items()},
+        "train_events_per_second": trained,
+        "load_over_train": {epoch: round(rate / trained, 2) for epoch, rate in loading.items()},
         **hardware("cpu"),
     }
 

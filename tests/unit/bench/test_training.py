@@ -100,8 +100,7 @@ def test_training_moves_the_weights_and_batches_hold_whole_events():
     before = training.model.heads.out.weight.detach().clone()
     assert [training.step() for _ in range(8)] == [5] * 8  # five events of eight elements fill a batch
     assert (training.model.heads.out.weight - before).abs().max() > 1e-6
-    rates = timing.load_rate(settings, chunk, CPU, 0.01)
-    assert rates["events_per_second"] / rates["batches_per_second"] == pytest.approx(5.0, rel=1e-2)
+    assert [training.load(), training.infer()] == [5, 5]
 
 
 def test_an_accelerator_is_named_whatever_its_kind(monkeypatch: pytest.MonkeyPatch):

@@ -39,13 +39,6 @@ def model(*words: str) -> CostModel:
     return free_model(*LINKS, *WORK, *words)
 
 
-def test_without_anything_in_the_way_it_scales_perfectly() -> None:
-    for algorithm in ALGORITHMS:
-        free = free_model(*WORK, f"work.algorithm={algorithm}")
-        assert free.efficiency(4096) == pytest.approx(1.0)
-        assert free.throughput(4096) == pytest.approx(4096 * 1e5)
-
-
 def test_sums_move_their_bytes_in_their_messages() -> None:
     size = 8e6
     ring, hierarchical, tree, server = (model(f"work.algorithm={name}") for name in ALGORITHMS)
@@ -59,31 +52,33 @@ def test_sums_move_their_bytes_in_their_messages() -> None:
     assert hierarchical.sum_seconds(64, size) == pytest.approx(inside + between + 14 * 5e-6)
     assert tree.sum_seconds(64, size) == pytest.approx(inside + between + 6 * 5e-6)
     assert tree.sum_seconds(8, size) == ring.sum_seconds(8, size)
+    # Where that takes no time it scales perfectly.
+    assert free_model(*WORK).efficiency(4096) == pytest.approx(1.0)
 
 
-def test_what_hides_behind_the_computation_costs_nothing() -> None:
+def test_what_is_in_the_way() -> None:
+    # What hides behind the computation costs nothing, but no more than the making of gradients can hide anything.
     open_, hidden = model().step(64), model("work.overlap=1").step(64)
     assert open_.communication > 0.0
     assert (hidden.communication, hidden.hidden) == (0.0, pytest.approx(open_.communication))
-    # No more than the making of gradients can hide anything.
     short = model("work.overlap=1", "work.seconds_per_event=1e-9").step(64)
     assert short.hidden == pytest.approx(0.6667 * short.compute)
-
-
-def test_the_slowest_of_many_is_waited_for() -> None:
+    # The slowest of many is waited for.
     draw = random.Random(1)
     for devices in (2, 16, 256):
         largest = [max(draw.gauss(0.0, 1.0) for _ in range(devices)) for _ in range(2000)]
         assert slowest_of(devices) == pytest.approx(sum(largest) / 2000, abs=0.06)
     step = model("work.spread=0.1").step(16)
     assert step.waiting == pytest.approx(step.compute * (math.exp(0.1 * slowest_of(16)) - 1))
-
-
-def test_a_file_system_limits_the_throughput() -> None:
+    # A file system limits the throughput.
     limited = model("upkeep.loading=3e6")
     assert limited.throughput(8) < 1e6
     assert limited.throughput(1024) == pytest.approx(3e6)
     assert limited.step(1024).data > 0.0
+    # Devices that share memory slow each other down.
+    crowded = model("hardware.contention=1.7")
+    assert [crowded.slowdown(n) for n in (1, 2, 8, 64)] == pytest.approx([1.0, 1.1, 1.7, 1.7])
+    assert crowded.step(64).compute == pytest.approx(1.7 * model().step(64).compute)
 
 
 def test_checkpoints_and_failures_take_their_share() -> None:
@@ -94,7 +89,6 @@ def test_checkpoints_and_failures_take_their_share() -> None:
     assert failing.throughput(8) == pytest.approx(0.9 * model(*upkeep).throughput(8))
     assert failing.throughput(80) == 0.0  # it fails faster than it gets on
     assert failing.best_checkpoint_interval(8) == pytest.approx(math.sqrt(20.0 * 1000.0))
-    assert failing.upkeep.restart_seconds == 45.0
 
 
 def test_a_fixed_batch_is_shared() -> None:
@@ -102,12 +96,6 @@ def test_a_fixed_batch_is_shared() -> None:
     assert fixed.events_per_step(64) == 64_000
     assert fixed.step(64).compute == pytest.approx(1e-3 + 1000 * 1e-5)
     assert fixed.efficiency(4096) < fixed.efficiency(64) < 1.0
-
-
-def test_devices_that_share_memory_slow_each_other_down() -> None:
-    crowded = model("hardware.contention=1.7")
-    assert [crowded.slowdown(n) for n in (1, 2, 8, 64)] == pytest.approx([1.0, 1.1, 1.7, 1.7])
-    assert crowded.step(64).compute == pytest.approx(1.7 * model().step(64).compute)
 
 
 def of_two(*words: str) -> CostModel:
@@ -166,6 +154,9 @@ def test_a_measurement_here_is_a_start(tmp_path: Path) -> None:
     # The speed of a named cluster is relative to our own measurement, not to this one.
     assert result["rows"][0]["compute"] == pytest.approx(64 * 8e-3)
     assert result["settings"]["hardware"]["speed"] == 1.0
+    (tmp_path / "a").mkdir()
+    with pytest.raises(UsageError, match="give records of one network"):
+        read_measured([tmp_path / "scaling.json", written(tmp_path / "a", record(parameters=7))])
 
 
 @pytest.mark.parametrize(
@@ -186,13 +177,6 @@ def test_what_is_no_record_is_told(content: object, message: str, tmp_path: Path
         check_against(tmp_path / "nowhere.json")
     with pytest.raises(InputFileError, match="give one of `bench scaling`"):
         check_against(RESULTS / "train_attention_128_h200.json")
-
-
-def test_records_of_two_networks_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    paths = [written(tmp_path, record()), written(tmp_path / "a", record(parameters=7))]
-    with pytest.raises(UsageError, match="give records of one network"):
-        read_measured(paths)
 
 
 def test_the_measurement_of_ours_is_that_of_the_record() -> None:

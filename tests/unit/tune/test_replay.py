@@ -377,6 +377,3 @@ def test_what_holds_no_curves(tmp_path: Path) -> None:
         recorded_curves(untold)
     with pytest.raises(InputFileError, match="no trial of these studies"):
         write_curves(tmp_path / "none.json", [untold], what="nothing")
-    (tmp_path / "other.json").write_text('{"trials": [{}]}')
-    with pytest.raises(InputFileError, match="holds no recorded curves"):
-        read_recorded(tmp_path / "other.json")

@@ -139,19 +139,13 @@ def _validations(run: Path, figure: str) -> list[tuple[float, float]]:
 
 def read_recorded(path: Path) -> Recorded:
     """A file of `write_curves`."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        groups: dict[float, list[LearningCurve]] = {}
-        for trial in kept["trials"]:
-            values = [math.nan if value is None else float(value) for value in trial["value"]]
-            most = float(trial.get("most", trial["events"][-1]))
-            groups.setdefault(most, []).append(LearningCurve(trial["events"], values))
-        what = str(kept["what"])
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}: {error.strerror}; give a file of recorded curves") from error
-    except (ValueError, KeyError, TypeError, IndexError):
-        raise InputFileError(f"{path} holds no recorded curves; make it from studies again") from None
-    return Recorded(what, [c.scaled(1.0 / most) for most, found in groups.items() for c in carried_on(found, most)])
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    groups: dict[float, list[LearningCurve]] = {}
+    for trial in kept["trials"]:
+        values = [math.nan if value is None else float(value) for value in trial["value"]]
+        groups.setdefault(float(trial["most"]), []).append(LearningCurve(trial["events"], values))
+    curves = [c.scaled(1.0 / most) for most, found in groups.items() for c in carried_on(found, most)]
+    return Recorded(str(kept["what"]), curves)
 
 
 def write_curves(path: Path, studies: Sequence[Path], *, what: str) -> int:
