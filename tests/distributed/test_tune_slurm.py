@@ -17,7 +17,7 @@ from fixtures.tiny_training import checkpoints, make_dataset
 from ringflow.base.errors import FailureError
 from ringflow.launch.slurm import Job
 from ringflow.tune.executors import Executor, SlurmExecutor
-from ringflow.tune.worker import Begun, Ended, Order
+from ringflow.tune.worker import Order
 
 JOB = Job(name="rf", tasks_per_node=2, time="10")
 
@@ -62,9 +62,13 @@ def bench(again: Callable[[], Executor], tmp_path: Path, dataset: Path) -> Bench
 
 
 def job_of(bench: Bench, trial: int) -> str:
-    folder = bench.orders[trial].folder
-    found: list[Path] = bench.until("a job has it", lambda: [*folder.glob("claimed-*")])
-    return found[0].name.removeprefix("claimed-")
+    """The job that has a trial."""
+    workers: list[str] = [
+        worker.name
+        for worker in bench.executor._workers.values()
+        if worker.order is not None and worker.order.trial == trial
+    ]
+    return workers[0]
 
 
 def jobs(states: str) -> set[str]:
@@ -90,7 +94,7 @@ def rank_of(pid: int) -> str:
 def trains(bench: Bench, workers: int = 1) -> Order:
     """A trial that has written a checkpoint, and does not end."""
     order = bench.start(0, 10**8, workers, ENDLESS)
-    bench.next(Begun, 0)
+    bench.next("begun", 0)
     bench.until("there is a checkpoint", lambda: checkpoints(order.run))
     return order
 
@@ -100,7 +104,7 @@ def test_a_trial_whose_process_is_killed_is_lost_and_another_job_takes_the_next_
     number = job_of(bench, 0)
     for pid in rank_processes(order):
         os.kill(pid, signal.SIGKILL)
-    ended = bench.next(Ended, 0)
+    ended = bench.next("ended", 0)
     assert ended.trouble == "lost"
     assert ended.reason.startswith(f"job {number} ended as ")
     bench.play(1)
@@ -119,7 +123,7 @@ class TestSlurmExecutor(ExecutorContract):
         order = trains(bench, workers=2)
         second = next(pid for pid in rank_processes(order) if rank_of(pid) == "1")
         os.kill(second, signal.SIGKILL)
-        assert bench.next(Ended, 0).trouble == "lost"
+        assert bench.next("ended", 0).trouble == "lost"
         bench.play(0, 1, workers=2)
 
     def test_a_job_that_is_killed_takes_its_trial_along(self, bench: Bench) -> None:
@@ -127,7 +131,7 @@ class TestSlurmExecutor(ExecutorContract):
         number = job_of(bench, 0)
         for pid in rank_processes(order):
             os.kill(pid, signal.SIGKILL)
-        ended = bench.next(Ended, 0)
+        ended = bench.next("ended", 0)
         assert ended.trouble == "lost"
         assert f"job {number} ended as FAILED; see " in ended.reason
         bench.play(0, 1)
@@ -135,17 +139,17 @@ class TestSlurmExecutor(ExecutorContract):
     def test_a_job_that_is_cancelled_ends_its_trial_with_a_checkpoint(self, bench: Bench) -> None:
         order = trains(bench)
         subprocess.run(["scancel", job_of(bench, 0)], check=True)
-        assert bench.next(Ended, 0).trouble == "interrupted"
+        assert bench.next("ended", 0).trouble == "interrupted"
         assert "stopped by" in order.run.with_suffix(".log").read_text()
 
     def test_a_job_whose_time_is_up_ends_its_trial_with_a_checkpoint(self, bench: Bench) -> None:
         order = bench.start(0, 10**8, words=UNSAVED)
-        bench.next(Begun, 0)
+        bench.next("begun", 0)
         history = order.run / "history.jsonl"
         bench.until("it trains", lambda: history.exists() and history.stat().st_size)
         number = job_of(bench, 0)
         subprocess.run(["scancel", "--signal=USR1", number], check=True)  # as Slurm does by itself
-        assert bench.next(Ended, 0).trouble == "interrupted"
+        assert bench.next("ended", 0).trouble == "interrupted"
         assert checkpoints(order.run)
         bench.until("the job has ended", lambda: number not in jobs("RUNNING,COMPLETING"))
 
@@ -174,5 +178,5 @@ def test_jobs_that_take_nothing_are_not_submitted_for_ever(slurm: None, tmp_path
     bench = Bench(executor, tmp_path, dataset)
     bench.start(0)
     with pytest.raises(FailureError, match=r"3 workers in a row .* the last one job \d+ ended as FAILED"):
-        bench.next(Begun, 0)
+        bench.next("begun", 0)
     executor.close()

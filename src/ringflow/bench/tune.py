@@ -37,6 +37,7 @@ from ringflow.base.output import show_table
 from ringflow.launch.frameworks import framework
 from ringflow.train.device import hardware
 from ringflow.train.settings import TrainSettings
+from ringflow.tune.executors import Executor
 from ringflow.tune.folder import StudyFolder, StudySettings, create
 from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import StudyRecord
@@ -49,7 +50,7 @@ from ringflow.tune.schedulers import GROWING
 from ringflow.tune.space import space_path
 from ringflow.tune.study import Study
 from ringflow.tune.table import LiveTable
-from ringflow.tune.worker import Mail, Message, Order, Voice
+from ringflow.tune.worker import Channel
 
 DEVICES = (64, 256, 1024)
 #: What loading a network takes beside a start, in seconds; small networks are read at once.
@@ -300,7 +301,7 @@ def _driver_seconds(trials: int) -> float:
         training = TrainSettings.resolve("clic_tiny", [f"length.events={_EVENTS}", "compute.device=cpu"])
         settings = StudySettings(trials=trials, search="tpe", scheduler="asha", least=_EVENTS // 16)
         folder = create(training, settings, space_path("training"), Path(place) / "study")
-        executor = MadeUpTrials()
+        executor = MadeUpTrials(folder.path)
         began = time.perf_counter()
         study = Study(folder)
         with LiveTable(trials, "loss") as live:
@@ -308,50 +309,45 @@ def _driver_seconds(trials: int) -> float:
         return time.perf_counter() - began - executor.seconds
 
 
-class MadeUpTrials:
-    """An executor whose trials come to their rungs at once: what they say is there as soon as it is asked for."""
+class MadeUpTrials(Executor):
+    """Workers whose trials come to their rungs at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, study: Path) -> None:
+        super().__init__(study)
         #: That the trials took.
         self.seconds = 0.0
-        self._mail: dict[int, Mail] = {}
-        self._voices: dict[int, Voice] = {}
-        self._next: dict[int, int] = {}  # resource of the next report; 0: told to end, -1: waits for an answer
+        self._ends: dict[str, tuple[Channel, dict[str, Any]]] = {}  # the worker's end, and settings of its trial
 
-    def room(self, workers: int) -> bool:
-        """For a few trials."""
-        return len(self._mail) < _AT_ONCE
+    def _require(self, size: int) -> None:
+        """All fit."""
 
-    def start(self, order: Order) -> None:
-        """It begins at once."""
-        self._mail[order.trial], self._next[order.trial] = Mail(order), order.until
+    def _places(self) -> int:
+        return _AT_ONCE
+
+    def _launch(self, size: int) -> str:
+        name = str(len(self._ends))
+        (self._work / name).mkdir()
+        self._ends[name] = Channel(self._work / name, "worker", "driver"), {}
+        self._ends[name][0].send(kind="ready")
+        return name
+
+    def _gone(self) -> dict[str, str]:
+        """Nobody; every trial goes on to its next report, or to its end."""
         began = time.perf_counter()
-        self._voices[order.trial] = Voice(order.folder)
-        self._voices[order.trial].say("begun", worker="")
+        for name, (channel, settings) in self._ends.items():
+            while (words := channel.receive()) is not None:
+                if "settings" in words:
+                    settings = words["settings"]
+                    self._ends[name] = channel, settings
+                    channel.send(kind="begun")
+                if words["until"]:
+                    share = words["until"] / settings["length"]["events"]
+                    loss = 1.0 + abs(math.log10(settings["optimizer"]["rate"]) + 3.0) + 0.2 * share**-0.5
+                    channel.send(kind="report", resource=words["until"], figures={"loss": loss})
+                else:
+                    channel.send(kind="ended")
         self.seconds += time.perf_counter() - began
+        return {}
 
-    def answer(self, trial: int, until: int) -> None:
-        """As to a worker."""
-        self._mail[trial].answer(until)
-        self._next[trial] = until
-
-    def poll(self, seconds: float) -> Sequence[Message]:
-        """Every trial goes on to its next report, or to its end; then it is looked at what they said."""
-        began = time.perf_counter()
-        for trial, until in self._next.items():
-            if until > 0:
-                settings = self._mail[trial].order.settings
-                share = until / settings["length"]["events"]
-                loss = 1.0 + abs(math.log10(settings["optimizer"]["rate"]) + 3.0) + 0.2 * share**-0.5
-                self._voices[trial].say("report", resource=until, figures={"loss": loss})
-                self._next[trial] = -1
-            elif until == 0:
-                self._voices[trial].say("ended", trouble=None, reason="")
-        self.seconds += time.perf_counter() - began
-        messages = [message for mail in self._mail.values() for message in mail.look()]
-        for trial in [trial for trial, mail in self._mail.items() if mail.ended]:
-            del self._mail[trial], self._next[trial], self._voices[trial]
-        return messages
-
-    def close(self) -> None:
+    def _kill(self, name: str) -> None:
         """Nothing runs."""

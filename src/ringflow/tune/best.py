@@ -20,8 +20,7 @@ from ringflow.base.config import to_toml
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.objective import ALIASES
-from ringflow.tune.record import StudyRecord, TrialRecord
+from ringflow.tune.record import TrialRecord, best_of
 
 Vector = NDArray[np.float64]
 
@@ -29,32 +28,30 @@ Vector = NDArray[np.float64]
 def best_settings(study: Path, objective: str | None = None, trial: int | None = None) -> str:
     """Complete settings of a training as TOML: of the trial that is best in an objective (the first one), or of this trial."""
     folder = StudyFolder(study)
-    chosen = best_trial(folder, folder.record(), objective) if trial is None else _numbered(folder, trial)
-    settings = TrainSettings.resolve(folder.settings_file, folder.space.settings_words(chosen.point))
-    return f"# {_origin(folder, chosen)}\n{to_toml(settings)}"
-
-
-def best_trial(folder: StudyFolder, record: StudyRecord, objective: str | None = None) -> TrialRecord:
-    """The trial with the lowest value of an objective, the first one unless told; of those that lived to the end if any did."""
-    objectives = folder.settings.objectives
+    trials, objectives = folder.record().trials, folder.settings.objectives
     if objective is not None and objective not in objectives:
         raise UsageError(f"{folder.path} made no {objective!r} small; choose from {', '.join(objectives)}")
+    if trial is not None and not 0 <= trial < len(trials):
+        there = f"there are trials 0 to {len(trials) - 1}" if trials else "there are none yet"
+        raise UsageError(f"{folder.path} has no trial {trial}; {there}")
     place = objectives.index(objective) if objective is not None else 0
-    values = {trial.number: objective_values(trial, objectives)[place] for trial in record.trials}
-    told = [trial for trial in record.trials if math.isfinite(values[trial.number])]
-    chosen = [trial for trial in told if trial.state == "complete"] or told
-    if not chosen:
-        raise FailureError(_nothing(folder, record))
-    return min(chosen, key=lambda trial: values[trial.number])
+    chosen = best_of(trials, objectives, place) if trial is None else trials[trial]
+    if chosen is None:
+        raise FailureError(_nothing(folder, trials))
+    pairs = zip(objectives, chosen.values(objectives), strict=True)
+    told = f": {', '.join(f'{name} {value:.5g}' for name, value in pairs)} after {chosen.resource:,} events"
+    settings = TrainSettings.resolve(folder.settings_file, folder.space.settings_words(chosen.point))
+    origin = f"# trial {chosen.number} of {folder.path.absolute().name}"
+    return f"{origin}{told if chosen.reports else ', which has no value'}\n{to_toml(settings)}"
 
 
 def front_rows(study: Path) -> list[dict[str, object]]:
     """The front of several objectives, one row per trial: number, state, events, values and settings."""
     folder = StudyFolder(study)
-    record = folder.record()
-    front = front_of(record.trials, folder.settings.objectives)
+    trials = folder.record().trials
+    front = front_of(trials, folder.settings.objectives)
     if not front.trials:
-        raise FailureError(_nothing(folder, record))
+        raise FailureError(_nothing(folder, trials))
     return [
         {"trial": trial.number, "state": trial.state, "events": trial.resource}
         | dict(zip(folder.settings.objectives, values, strict=True))
@@ -77,29 +74,10 @@ def _brief(value: object) -> str:
     return str(value)
 
 
-def _numbered(folder: StudyFolder, number: int) -> TrialRecord:
-    trials = folder.record().trials
-    if not 0 <= number < len(trials):
-        there = f"there are trials 0 to {len(trials) - 1}" if trials else "there are none yet"
-        raise UsageError(f"{folder.path} has no trial {number}; {there}")
-    return trials[number]
-
-
-def _nothing(folder: StudyFolder, record: StudyRecord) -> str:
-    failed = record.in_state("failed")
-    if record.trials and len(failed) == len(record.trials):
-        return f"all {len(failed)} trials of {folder.path} failed, the last with: {failed[-1].reason}"
+def _nothing(folder: StudyFolder, trials: Sequence[TrialRecord]) -> str:
+    if trials and all(trial.state == "failed" for trial in trials):
+        return f"all {len(trials)} trials of {folder.path} failed, the last with: {trials[-1].reason}"
     return f"no trial of {folder.path} has a value yet; go on with `ringflow tune resume {folder.path}`"
-
-
-def _origin(folder: StudyFolder, trial: TrialRecord) -> str:
-    """Where these settings come from, for the head of the file."""
-    said = f"trial {trial.number} of {folder.path.absolute().name}"
-    if not trial.reports:
-        return f"{said}, which has no value"
-    objectives = folder.settings.objectives
-    pairs = zip(objectives, objective_values(trial, objectives), strict=True)
-    return f"{said}: {', '.join(f'{name} {value:.5g}' for name, value in pairs)} after {trial.resource:,} events"
 
 
 @dataclass(frozen=True)
@@ -115,16 +93,9 @@ class Front:
     hypervolume: float
 
 
-def objective_values(trial: TrialRecord, objectives: Sequence[str]) -> list[float]:
-    """Last values of a trial; NaN for what it did not tell."""
-    if len(objectives) == 1:
-        return [math.nan if trial.value is None else trial.value]
-    return [float(trial.figures.get(ALIASES.get(name, name), math.nan)) for name in objectives]
-
-
 def front_of(trials: Sequence[TrialRecord], objectives: Sequence[str]) -> Front:
     """The front of those trials that told all values."""
-    rows = [objective_values(trial, objectives) for trial in trials]
+    rows = [trial.values(objectives) for trial in trials]
     told = [index for index, row in enumerate(rows) if all(map(math.isfinite, row))]
     if not told:
         return Front([], np.empty((0, len(objectives))), 0, 0.0)

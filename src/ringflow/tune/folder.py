@@ -31,9 +31,9 @@ from ringflow.base.rundir import ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_
 from ringflow.train.settings import TrainSettings
 from ringflow.tune import SchedulerName, SearchName
 from ringflow.tune.objective import ALIASES
-from ringflow.tune.record import JOURNAL_FILE, StudyRecord, TrialRecord, read_rows
+from ringflow.tune.record import JOURNAL_FILE, Reported, State, StudyRecord, TrialRecord, read_rows
 from ringflow.tune.schedulers import ETA, Ladder
-from ringflow.tune.search import Finished, aligned
+from ringflow.tune.search import aligned, is_finite
 from ringflow.tune.space import Space, read_space
 
 SPACE_FILE = "space.toml"
@@ -172,8 +172,7 @@ def _check(training: TrainSettings, settings: StudySettings, space: Path) -> Non
 
 
 def _require_same(found: StudyFolder, training: TrainSettings, settings: StudySettings, space: Path) -> None:
-    pairs = [(found.settings, settings), (found.training, training)]
-    for before, now in pairs:
+    for before, now in ((found.settings, settings), (found.training, training)):
         was, wanted = before.model_dump(mode="json"), now.model_dump(mode="json")
         for name in was:
             if was[name] != wanted[name]:
@@ -202,57 +201,54 @@ def require_same_origin(folder: StudyFolder) -> None:
     advice = "its trials would not compare; make a new study, or allow it with --allow-changes"
     if before["data"] != now["data"]:
         raise UsageError(f"the data of the study in {folder.path} are not what they were; {advice}")
-    was, here = _version(before), _version(now)
+    was, here = (
+        f"{origin['ringflow']} ({origin['code']['commit'][:12] if origin['code'] else 'installed'})"
+        for origin in (before, now)
+    )
     if was != here:
         raise UsageError(f"the study in {folder.path} was made with ringflow {was}, this is {here}; {advice}")
 
 
-def _version(origin: dict[str, Any]) -> str:
-    code = origin["code"]
-    return f"{origin['ringflow']} ({code['commit'][:12] if code else 'installed'})"
-
-
-def earlier_trials(studies: Sequence[Path], space: Space, settings: StudySettings) -> list[Finished]:
+def earlier_trials(studies: Sequence[Path], space: Space, settings: StudySettings) -> list[TrialRecord]:
     """The trials of earlier studies that say something about the objectives in a space, for a search that begins.
 
     Their numbers are negative, -1 the newest. Those that were stopped are among them, those that never reported are not. An
     error if there is no study, or none of its trials can be used.
     """
     found = [_earlier(path, space, settings.objectives) for path in studies]
-    if len(found) > 1:  # their values may mean different things, but the best of each is the best of each
-        found = [aligned(trials) for trials in found]
+    if len(found) > 1 and len(settings.objectives) == 1:
+        found = [
+            aligned(trials) for trials in found
+        ]  # their values may mean different things, but the best is the best
     together = [trial for trials in found for trial in trials]
-    return [replace(trial, trial=number - len(together)) for number, trial in enumerate(together)]
+    return [replace(trial, number=number - len(together)) for number, trial in enumerate(together)]
 
 
-def _earlier(path: Path, space: Space, objectives: Sequence[str]) -> list[Finished]:
+def _earlier(path: Path, space: Space, objectives: Sequence[str]) -> list[TrialRecord]:
     study = StudyFolder(path)
+    made_small = study.settings.objectives[0]
+
+    def value_of(said: Reported, objective: str) -> float | None:
+        """NaN if the training diverged; None if it was not measured."""
+        measured = objective == made_small or math.isnan(said.value)
+        return said.value if measured else said.figures.get(ALIASES.get(objective, objective))
+
     told = [trial for trial in study.record().trials if trial.reports]
     inside = [trial for trial in told if space.holds(trial.point)]
-    found, missing = [], set()
+    found = []
     for trial in inside:
-        values = {name: _last_value(study, trial, name) for name in objectives}
-        missing |= {name for name, value in values.items() if value is None}
-        measured = tuple(value for value in values.values() if value is not None)
-        if len(measured) == len(values):
-            way = trial.earlier_values if objectives[0] == study.settings.objectives[0] else ()
-            several = measured if len(objectives) > 1 else ()
-            whole = trial.state == "complete"
-            found.append(Finished(0, trial.point, measured[0], trial.resource, whole, way, several))
-    lacking = " or ".join(sorted(missing)) or objectives[0]
+        if None not in (value_of(trial.reports[-1], name) for name in objectives):
+            values = [(said, value_of(said, objectives[0])) for said in trial.reports]
+            reports = [said._replace(value=value) for said, value in values if value is not None]
+            state: State = "complete" if trial.state == "complete" else "stopped"
+            found.append(replace(trial, reports=reports, state=state, notes={}))
     left_out = (
-        f"{len(told) - len(inside)} of {len(told)} are not of this space, {len(inside) - len(found)} have no {lacking}"
+        f"{len(told) - len(inside)} of {len(told)} are not of this space, {len(inside) - len(found)} have no "
+        f"{' or '.join(objectives)}"
     )
-    if not any(math.isfinite(trial.value or 0.0) for trial in found):
+    if not any(is_finite(trial) for trial in found):
         why = left_out if told else "none of its trials reported anything"
         raise UsageError(f"nothing can be learned from {path}: {why}; give a study of the same settings, or none")
     if len(found) < len(told):
         say(f"{path}: {len(found)} trials to learn from; {left_out}")
     return found
-
-
-def _last_value(study: StudyFolder, trial: TrialRecord, objective: str) -> float | None:
-    """The last value of an objective, NaN if the training diverged; None if it was not measured."""
-    if objective == study.settings.objectives[0] or (trial.value is not None and math.isnan(trial.value)):
-        return trial.value
-    return trial.figures.get(ALIASES.get(objective, objective))

@@ -42,8 +42,9 @@ from ringflow.base.errors import FailureError, InputFileError, RingflowError, Se
 from ringflow.base.log import speaks
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
 from ringflow.base.words import flat
+from ringflow.tune.record import Reported, TrialRecord
 from ringflow.tune.schedulers import Point
-from ringflow.tune.search import Finished, Search
+from ringflow.tune.search import Search
 from ringflow.tune.space import Choice, Parameter, Space, parse_space, same
 
 M = TypeVar("M", bound=BaseModel)
@@ -210,13 +211,16 @@ def steer(
     given_up: float = GIVEN_UP,
 ) -> list[Point]:
     """New points, at most so many, and in all not more than the most; none when there is nothing left to try."""
-    known, named = [], {parameter.name: parameter for parameter in space.parameters}
+    known: list[TrialRecord] = []
+    named = {parameter.name: parameter for parameter in space.parameters}
     for number, (point, loss) in enumerate(asked.points):
         if not space.holds(point):
             wrong = {n: v for n, v in point.items() if n not in named or not named[n].holds(v)} or point
             raise UsageError(f"point {number} is not of the space: {_short(wrong)}; there are {', '.join(named)}")
-        value = math.nan if loss is not None and not loss < given_up else loss
-        known.append(Finished(number, point, value, complete=loss is not None))
+        known.append(TrialRecord(number, point, state="running"))
+        if loss is not None:
+            value = loss if loss < given_up else math.nan
+            known[-1].state, known[-1].reports = "complete", [Reported(1, value, {}, 1, 0.0, "stop")]
     chooser = Search(search, space, settings, seed=seed)
     new: list[Point] = []
     while len(new) < num_points and len(known) < max_points:
@@ -224,7 +228,7 @@ def steer(
         if chosen is None:
             break
         new.append(chosen)
-        known.append(Finished(len(known), chosen, None))  # nobody is sent where somebody is
+        known.append(TrialRecord(len(known), chosen, state="running"))  # nobody is sent where somebody is
     return new
 
 

@@ -14,12 +14,11 @@ a trial has what Optuna itself wants, so that its dashboard, `optuna.load_study`
 
 from __future__ import annotations
 
-import logging
 import math
+import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,7 +27,7 @@ from ringflow.base.errors import FailureError, InputFileError
 from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import write_errors
 from ringflow.launch.frameworks import framework
-from ringflow.tune.objective import values_of
+from ringflow.tune.objective import ALIASES
 from ringflow.tune.schedulers import Point, Verdict
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ JOURNAL_FILE = "journal.log"
 _ROW = "ringflow:"
 #: `waiting` for processes, `running`, put aside, given up at a rung, lived to the end, could not be trained.
 State = Literal["waiting", "running", "paused", "stopped", "complete", "failed"]
-OVER = ("stopped", "complete", "failed")
 
 
 class Row(NamedTuple):
@@ -82,7 +80,7 @@ class TrialRecord:
 
     number: int
     point: Point
-    created: float
+    created: float = 0.0
     state: State = "waiting"
     #: Resource it is on its way to, and processes it is to have.
     until: int = 0
@@ -93,6 +91,8 @@ class TrialRecord:
     failures: int = 0
     reason: str = ""
     ended: float | None = None
+    #: What a sampler noted when it chose the point, and wants to find again.
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def value(self) -> float | None:
@@ -105,11 +105,6 @@ class TrialRecord:
         return self.reports[-1].resource if self.reports else 0
 
     @property
-    def earlier_values(self) -> tuple[tuple[int, float], ...]:
-        """Resource and value of the reports before the last one."""
-        return tuple((said.resource, said.value) for said in self.reports[:-1])
-
-    @property
     def figures(self) -> Mapping[str, float]:
         """Of the last report."""
         return self.reports[-1].figures if self.reports else {}
@@ -117,11 +112,34 @@ class TrialRecord:
     @property
     def over(self) -> bool:
         """Whether nothing will happen to it any more."""
-        return self.state in OVER
+        return self.state in ("stopped", "complete", "failed")
+
+    def values(self, objectives: Sequence[str]) -> list[float]:
+        """Last values of objectives, of which the first decides how long it lives; NaN for what it did not tell."""
+        value = math.nan if self.value is None else self.value
+        return [value, *(float(self.figures.get(ALIASES.get(name, name), math.nan)) for name in objectives[1:])]
 
     def device_seconds(self, now: float) -> float:
         """Processes times seconds that it had them."""
         return sum(part.workers * ((now if part.end is None else part.end) - part.start) for part in self.segments)
+
+    def decided(self, told: Mapping[str, Any], now: float, most: int) -> None:
+        """What becomes of it."""
+        match told["verdict"]:
+            case "stop":
+                self.state, self.ended = "complete" if self.resource >= most else "stopped", now
+            case "pause":
+                self.state = "paused"
+            case verdict:
+                self.state = "running" if verdict == "continue" and self.state == "running" else "waiting"
+                self.until, self.workers = told["until"], told["workers"]
+        if self.state != "running":
+            self.leave(now)
+
+    def leave(self, now: float) -> None:
+        """It has no processes any more."""
+        if self.segments and self.segments[-1].end is None:
+            self.segments[-1].end = now
 
 
 class StudyRecord:
@@ -137,19 +155,15 @@ class StudyRecord:
 
     def apply(self, row: Row) -> None:
         """Take in what happened."""
-        self.last_time = row.time
-        data = row.data
+        self.last_time, data = row.time, row.data
         if row.kind == "closed":
             self.closed = True
             return
         if row.kind == "added":
-            self.trials.append(TrialRecord(row.trial, data["point"], row.time))
-            self._decided(self.trials[-1], data, row.time)
-            return
+            self.trials.append(TrialRecord(row.trial, data["point"], row.time, notes=data.get("notes", {})))
         trial = self.trials[row.trial]
         match row.kind:
             case "begun":
-                self._leave(trial, trial.reports[-1].time if trial.reports else row.time)
                 trial.segments.append(Segment(data["workers"], row.time))
                 trial.state = "running"
             case "reported":
@@ -157,38 +171,19 @@ class StudyRecord:
                 said = Reported(data["resource"], value, data["figures"], trial.workers, row.time, data["verdict"])
                 trial.reports.append(said)
                 trial.reason = data.get("reason", trial.reason)
-                self._decided(trial, data, row.time)
-            case "decided":
-                self._decided(trial, data, row.time)
             case "failed" | "gone":
                 trial.failures += 1
                 trial.reason = data["reason"]
-                self._leave(trial, row.time)
+                trial.leave(row.time)
                 trial.state = "waiting"
                 if row.kind == "gone":
                     trial.state, trial.ended = "failed", row.time
             case "ended":  # it gave its processes back, through no fault of its own
-                self._leave(trial, row.time)
+                trial.leave(data.get("at", row.time))
                 if trial.state == "running":
                     trial.state = "waiting"
-
-    def _decided(self, trial: TrialRecord, told: Mapping[str, Any], time: float) -> None:
-        match told["verdict"]:
-            case "stop":
-                trial.state = "complete" if trial.resource >= self.most else "stopped"
-                trial.ended = time
-            case "pause":
-                trial.state = "paused"
-            case verdict:
-                goes_on = verdict == "continue" and trial.state == "running"
-                trial.state = "running" if goes_on else "waiting"
-                trial.until, trial.workers = told["until"], told["workers"]
-        if trial.state != "running":
-            self._leave(trial, time)
-
-    def _leave(self, trial: TrialRecord, time: float) -> None:
-        if trial.segments and trial.segments[-1].end is None:
-            trial.segments[-1].end = time
+        if "verdict" in data:
+            trial.decided(data, row.time, self.most)
 
     @property
     def best(self) -> TrialRecord | None:
@@ -205,11 +200,11 @@ class StudyRecord:
         return sum(trial.device_seconds(self.last_time) for trial in self.trials)
 
 
-def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
-    """The trial with the lowest last value, of those that lived to the end if there are any."""
-    told = [trial for trial in trials if trial.value is not None and math.isfinite(trial.value)]
-    chosen = [trial for trial in told if trial.state == "complete"] or told
-    return min(chosen, key=lambda trial: trial.value or 0.0) if chosen else None
+def best_of(trials: Sequence[TrialRecord], objectives: Sequence[str] = ("",), index: int = 0) -> TrialRecord | None:
+    """The trial with the lowest last value of an objective, of those that lived to the end if there are any."""
+    told = [(value, trial) for trial in trials if math.isfinite(value := trial.values(objectives)[index])]
+    chosen = [pair for pair in told if pair[1].state == "complete"] or told
+    return min(chosen, key=lambda pair: pair[0])[1] if chosen else None
 
 
 class Journal:
@@ -217,50 +212,47 @@ class Journal:
 
     def __init__(self, path: Path, space: Space, objectives: Sequence[str], runs: Path) -> None:
         self._path, self._space, self._objectives, self._runs = path, space, tuple(objectives), runs
-        self._optuna = framework("optuna", "tune")
+        self._optuna = load_optuna()
         with write_errors(path):
-            _mend(path)
+            if (
+                path.exists()
+            ):  # a driver that was killed while it wrote left half a line; Optuna would stumble over it for ever
+                os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
             self._storage = _open(path)
             if not self._storage.get_all_studies():
                 self._create(path.absolute().parent.name)
         self.rows = _rows(self._storage)
-        self._distributions = {parameter.name: parameter.distribution for parameter in space.parameters}
 
     def _create(self, name: str) -> None:
         minimize = self._optuna.study.StudyDirection.MINIMIZE
-        with _quiet(), warnings.catch_warnings():
-            self._storage.create_new_study([minimize] * len(self._objectives), name)
+        self._storage.create_new_study([minimize] * len(self._objectives), name)
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
             self._optuna.load_study(study_name=name, storage=self._storage).set_metric_names(list(self._objectives))
 
-    def append(self, kind: str, trial: int = -1, *, notes: Mapping[str, Any] | None = None, **data: Any) -> Row:
-        """Add a row; it is on disk when this returns. `notes` are what a sampler wants to find with a new trial."""
+    def append(self, kind: str, trial: int = -1, **data: Any) -> Row:
+        """Add a row; it is on disk when this returns."""
         row = Row(len(self.rows), time.time(), kind, trial, finite_or_null(data))
         key = f"{_ROW}{row.number:07d}"
         value: Any = [row.time, kind, row.data]
         with write_errors(self._path):
             if kind == "added":
-                self._add(row, {key: value, **(notes or {})})
+                template = self._optuna.trial.create_trial(
+                    state=self._optuna.trial.TrialState.RUNNING,
+                    user_attrs={"run": str(self._runs / f"{trial:04d}")},
+                    system_attrs={key: value},
+                    **self._space.as_optuna(row.data["point"]),
+                )
+                if self._storage.create_new_trial(0, template) != trial:
+                    raise FailureError(
+                        f"somebody else added trials to {self._path}; put a copy of it back without them"
+                    )
             elif trial < 0:
                 self._storage.set_study_system_attr(0, key, value)
             else:
                 self._storage.set_trial_system_attr(trial, key, value)
         self.rows.append(row)
         return row
-
-    def _add(self, row: Row, attributes: dict[str, Any]) -> None:
-        point = row.data["point"]
-        plain = {p.name: p.plain(point[p.name]) for p in self._space.parameters if p.name in point}
-        template = self._optuna.trial.create_trial(
-            state=self._optuna.trial.TrialState.RUNNING,
-            params=plain,
-            distributions={name: self._distributions[name] for name in plain},
-            user_attrs={"run": str(self._runs / f"{row.trial:04d}")},
-            system_attrs=attributes,
-        )
-        found = self._storage.create_new_trial(0, template)
-        if found != row.trial:
-            raise FailureError(f"somebody else added trials to {self._path}; put a copy of it back without them")
 
     def publish(self, trial: TrialRecord) -> None:
         """Tell Optuna what is new about a trial."""
@@ -276,10 +268,12 @@ class Journal:
                 self._storage.set_trial_user_attr(trial.number, "outcome", finite_or_null(_words(trial)))
                 self._storage.set_trial_state_values(trial.number, self._optuna.trial.TrialState[state], values)
 
-    def notes(self, trial: int) -> dict[str, Any]:
-        """What a sampler noted with a trial."""
-        found = self._storage.get_trial(trial).system_attrs
-        return {key: value for key, value in found.items() if not key.startswith(_ROW)}
+
+def load_optuna() -> Any:
+    """The module, which from then on keeps to itself what it would tell at every step."""
+    optuna = framework("optuna", "tune")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -307,48 +301,21 @@ def _rows(storage: JournalStorage) -> list[Row]:
 
 
 def _open(path: Path) -> JournalStorage:
-    optuna = framework("optuna", "tune")
-    with _quiet():
-        try:
-            backend = optuna.storages.journal.JournalFileBackend(str(path))
-            storage: JournalStorage = optuna.storages.JournalStorage(backend)
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
-            raise InputFileError(
-                f"{path} is damaged ({' '.join(str(error).split())[:120]}); put a copy of it back, or move it away and "
-                "start the study again with --warm-start: the folders of its trials are untouched"
-            ) from None
-    return storage
-
-
-def _mend(path: Path) -> None:
-    """Take away the half line that a driver left which was killed while it wrote; Optuna would stumble over it for ever."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what Optuna tells of itself."""
-    log = logging.getLogger("optuna")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    optuna = load_optuna()
     try:
-        yield
-    finally:
-        log.setLevel(before)
+        storage: JournalStorage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise InputFileError(
+            f"{path} is damaged ({' '.join(str(error).split())[:120]}); put a copy of it back, or move it away and "
+            "start the study again with --warm-start: the folders of its trials are untouched"
+        ) from None
+    return storage
 
 
 def outcome(trial: TrialRecord, objectives: Sequence[str]) -> tuple[str, list[float] | None]:
     """The state that Optuna has for a trial that is over, and the values that it wants with it."""
-    values = [] if trial.value is None else [trial.value]
-    if len(objectives) > 1 and trial.figures:
-        values += values_of(trial.figures, objectives[1:])
-    told = values if len(values) == len(objectives) and all(map(math.isfinite, values)) else None
+    values = trial.values(objectives)
+    told = values if all(map(math.isfinite, values)) else None
     match trial.state:
         case "complete":
             return ("COMPLETE", told) if told else ("FAIL", None)  # it diverged in its last part; Optuna wants a number

@@ -32,7 +32,7 @@ from ringflow.base.words import flat, time_in_words
 from ringflow.evaluate.plots.style import style
 from ringflow.launch.frameworks import framework
 from ringflow.tune import charts
-from ringflow.tune.best import front_of, objective_values
+from ringflow.tune.best import front_of
 from ringflow.tune.charts import STATES, or_infinite
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import Reported, State, StudyRecord, TrialRecord, best_of
@@ -111,7 +111,7 @@ class StudyView:
     def values(self) -> dict[int, list[float]]:
         """Last values of all objectives by trial, of trials that have a finite first one."""
         return {
-            trial.number: [trial.value or 0.0, *objective_values(trial, self.objectives)[1:]]
+            trial.number: trial.values(self.objectives)
             for trial in self.trials
             if math.isfinite(or_infinite(trial.value))
         }

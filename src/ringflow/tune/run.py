@@ -19,11 +19,11 @@ from ringflow.tune.folder import StudyFolder, earlier_trials, require_same_origi
 from ringflow.tune.hparams import write_hparams
 from ringflow.tune.objective import extras_of
 from ringflow.tune.options import Place
-from ringflow.tune.record import TrialRecord
+from ringflow.tune.record import StudyRecord, TrialRecord
 from ringflow.tune.schedulers import GROWING, one_bracket
 from ringflow.tune.study import Study
 from ringflow.tune.table import LiveTable
-from ringflow.tune.worker import Begun, Ended, Message, Order, Said, work_folder
+from ringflow.tune.worker import Order, work_folder
 
 if TYPE_CHECKING:
     from ringflow.tune.executors import Executor
@@ -39,32 +39,28 @@ def run(folder: StudyFolder, place: Place, *, allow_changes: bool = False) -> di
     with claimed(folder.path, "study"), _stoppable(folder.path):
         earlier = earlier_trials([Path(path) for path in folder.origin["warm_start"]], folder.space, folder.settings)
         study = Study(folder, earlier)
-        # Orders of an earlier start; their trials will tell again what was not heard.
+        # What an earlier start left; its trials will tell again what was not heard.
         shutil.rmtree(work_folder(folder.path), ignore_errors=True)
         if told := one_bracket(folder.settings.scheduler, folder.ladder, folder.settings.trials):
             say(told)
         if folder.settings.search == "forest":
             say("Optuna has no random forest: tpe stands in for --search forest")
         if not study.finished:
-            _run(study, place)
+            with LiveTable(study.settings.trials, study.settings.objectives[0]) as table:
+                executor = make_executor(folder, place)
+                try:
+                    drive(study, executor, lambda study: table.show(study.record))
+                finally:
+                    executor.close()
             write_hparams(folder.path)
-        return summary(folder, study)
-
-
-def _run(study: Study, place: Place) -> None:
-    with LiveTable(study.settings.trials, study.settings.objectives[0]) as table:
-        executor = make_executor(study.folder, place)
-        try:
-            drive(study, executor, lambda study: table.show(study.record))
-        finally:
-            executor.close()
+        return summary(folder, study.record)
 
 
 def make_executor(folder: StudyFolder, place: Place) -> Executor:
     """The executor of this name."""
-    device = folder.training.compute.device
     from ringflow.tune import executors
 
+    device = folder.training.compute.device
     match place.executor:
         case "local":
             workers = place.workers or default_workers(device)
@@ -106,25 +102,20 @@ def _stoppable(path: Path) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def summary(folder: StudyFolder, study: Study) -> dict[str, Any]:
+def summary(folder: StudyFolder, record: StudyRecord) -> dict[str, Any]:
     """What came of a study."""
-    record, best = study.record, study.record.best
-    states = [trial.state for trial in record.trials]
-    name = folder.settings.scheduler
+    states, name, best = [trial.state for trial in record.trials], folder.settings.scheduler, record.best
     return {
         "path": str(folder.path),
         "trials": len(states),
-        "complete": states.count("complete"),
-        "stopped": states.count("stopped"),
-        "failed": states.count("failed"),
+        **{state: states.count(state) for state in ("complete", "stopped", "failed")},
         "objective": list(folder.settings.objectives),
         "scheduler": name,
         "scheduler_in_effect": "halving" if one_bracket(name, folder.ladder, len(states)) else name,
         "device_seconds": record.device_seconds,
         "events": sum(trial.resource for trial in record.trials),
-        "best": None
-        if best is None
-        else {
+        "best": best
+        and {
             "trial": best.number,
             "value": best.value,
             "events": best.resource,
@@ -136,67 +127,45 @@ def summary(folder: StudyFolder, study: Study) -> dict[str, Any]:
 
 def drive(study: Study, executor: Executor, look: Callable[[Study], None] = lambda study: None) -> None:
     """Go on with a study to its end. `look` is called whenever something happened, and about once a second."""
-    busy: dict[int, Path] = {}  # folders of the orders of trials that have processes
+    busy: set[int] = set()  # trials that have an order
     look(study)
     while True:
         _fill(study, executor, busy)
         if study.finished and not busy:
             return
         for message in executor.poll(_PATIENCE):
-            _hear(study, executor, busy, message)
+            match message.kind:
+                case "begun":
+                    study.begin(message.trial)
+                case "report":
+                    decision = study.report(message.trial, message.resource, message.figures or {})
+                    executor.answer(message.trial, decision.until if decision.verdict == "continue" else 0)
+                case "ended":
+                    busy.remove(message.trial)
+                    study.end(message.trial, message.trouble, message.reason)
         look(study)
 
 
-def _fill(study: Study, executor: Executor, busy: dict[int, Path]) -> None:
+def _fill(study: Study, executor: Executor, busy: set[int]) -> None:
     """Start what fits: first trials that go on, then new ones. Nobody overtakes one that waits for more processes."""
     while True:
-        waiting = [trial for trial in study.waiting if trial.number not in busy]
-        if not waiting:
-            if not executor.room(study.settings.workers_per_trial):
-                return
-            new = study.add()
-            if new is None:
-                return
-            waiting = [new]
-        trial = waiting[0]
-        if not executor.room(trial.workers):
+        trial = next((trial for trial in study.waiting if trial.number not in busy), None)
+        if not executor.room(study.settings.workers_per_trial if trial is None else trial.workers):
             return
-        order = _order(study.folder, trial)
-        order.write()
-        busy[trial.number] = order.folder
-        executor.start(order)
-
-
-def _hear(study: Study, executor: Executor, busy: dict[int, Path], message: Message) -> None:
-    trial = message.trial
-    match message:
-        case Begun():
-            study.begin(trial, study.record.trials[trial].workers)
-        case Said(resource=resource, figures=figures):
-            decision = study.report(trial, resource, figures)
-            executor.answer(trial, decision.until if decision.verdict == "continue" else 0)
-        case Ended(trouble=trouble, reason=reason):
-            shutil.rmtree(busy.pop(trial), ignore_errors=True)
-            study.end(trial, trouble, reason)
-
-
-def _order(folder: StudyFolder, trial: TrialRecord) -> Order:
-    settings = trial_settings(folder, trial)
-    return Order(
-        trial=trial.number,
-        folder=_new_folder(work_folder(folder.path) / "orders", trial.number),
-        run=folder.run(trial.number),
-        settings=settings.model_dump(mode="json"),
-        until=trial.until,
-        workers=trial.workers,
-        extras=extras_of(folder.settings.objectives),
-    )
-
-
-def _new_folder(orders: Path, trial: int) -> Path:
-    """A folder that no order had: what comes late for an earlier one must not be taken for this one's."""
-    taken = [int(path.name.split("-")[1]) for path in orders.glob(f"{trial:06d}-*")]
-    return orders.absolute() / f"{trial:06d}-{max(taken, default=0) + 1}"
+        trial = trial or study.add()
+        if trial is None:
+            return
+        busy.add(trial.number)
+        executor.start(
+            Order(
+                trial=trial.number,
+                run=study.folder.run(trial.number).absolute(),
+                settings=trial_settings(study.folder, trial).model_dump(mode="json"),
+                until=trial.until,
+                workers=trial.workers,
+                extras=extras_of(study.settings.objectives),
+            )
+        )
 
 
 def trial_settings(folder: StudyFolder, trial: TrialRecord) -> TrainSettings:

@@ -1,9 +1,5 @@
 """How long trials live: none, successive halving, Hyperband, ASHA, RASDA. Pure state machines: a report in, a decision out.
 
-    search      ask for settings to try, tell what came of them
-    scheduler   a pure state machine: a report in, a decision out
-    executor    starts, stops and resizes trials, and yields their reports
-
 A value is what is made small. Resource is what a trial is given to live: events shown to its network, counted from its start.
 A scheduler knows nothing of clocks, processes or files, so one serves a laptop, a cluster and a simulation. Its state is a
 function of what it was told, in that order, so a study that was interrupted is gone on with by telling it the same again.
@@ -15,30 +11,39 @@ a report that comes twice, as after a restart, gets the same answer, and who was
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, get_args
 
 from ringflow.base.errors import UsageError
+from ringflow.tune import SchedulerName
 
 #: Settings of a trial: names as in `ringflow train NAME=VALUE`, and values.
 Point = Mapping[str, object]
-
 Verdict = Literal["continue", "stop", "pause", "resize"]
+#: Names of `make_scheduler`, and those with which a trial gets more processes on its way.
+SCHEDULERS: tuple[str, ...] = get_args(SchedulerName)
+GROWING = ("rasda", "rasda-idle")
+#: A rung nearer to the end than this saves nothing, and putting trials aside there costs a start each.
+_NEARLY_THE_END = 0.9
+#: One in so many goes on, unless told.
+ETA = 4
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What becomes of a trial that reported."""
 
     verdict: Verdict
     #: Resource up to which it goes on, and the processes it has from now on; of no meaning if it does not go on.
     until: int = 0
     workers: int = 1
+
+
+Promoted = Sequence[tuple[int, Decision]]
+STOP, PAUSE = Decision("stop"), Decision("pause")
 
 
 @dataclass(frozen=True)
@@ -48,38 +53,8 @@ class Report:
     trial: int
     resource: int
     value: float
-    #: Further figures, for several objectives.
-    figures: Mapping[str, float] = field(default_factory=dict)
     #: Events that one process could have been shown while a start of the trial takes; None where that is not known.
     restart: float | None = None
-
-
-class Scheduler(Protocol):
-    """Decides how long trials live, and on how many processes."""
-
-    #: Resource that the longest trials get.
-    most: int
-
-    def add(self, trial: int) -> Decision:
-        """A new trial: it goes on from nothing, up to its first report."""
-
-    def report(self, report: Report) -> Decision:
-        """A trial reached the resource it was to go on to. A value that is not finite is worse than all others."""
-
-    def promoted(self) -> Sequence[tuple[int, Decision]]:
-        """Paused trials about which is decided now, each told once: they go on, or stop."""
-
-    def gone(self, trial: int) -> None:
-        """A trial ended without a report: failed too often, or was stopped by somebody else."""
-
-    def close(self) -> None:
-        """No trial will be added any more."""
-
-
-#: A rung nearer to the end than this saves nothing, and putting trials aside there costs a start each.
-_NEARLY_THE_END = 0.9
-#: One in so many goes on, unless told.
-ETA = 4
 
 
 def first_rung(most: int, eta: int) -> int:
@@ -121,7 +96,7 @@ class Ladder:
 
 
 class Place(NamedTuple):
-    """Of a trial at a rung; the smallest is the best."""
+    """Of a trial at a rung; the smallest is the best, of equal ones the first to come."""
 
     value: float
     arrival: int
@@ -129,54 +104,41 @@ class Place(NamedTuple):
 
 
 class Rung:
-    """The trials that reached a rung, best first; of equal ones the first to come."""
+    """The trials that reached a rung. One whose value is not finite counts, but has no place among the others."""
 
     def __init__(self) -> None:
         self.arrived = 0
-        self._ranked: list[Place] = []
-        self._place: dict[int, Place] = {}
+        self.ranked: list[Place] = []
+        self.place: dict[int, Place] = {}
 
     def put(self, trial: int, value: float) -> None:
-        """A trial arrives. One whose value is not finite counts, but has no place among the others."""
+        """A trial arrives."""
         if math.isfinite(value):
-            self._place[trial] = Place(value, self.arrived, trial)
-            insort(self._ranked, self._place[trial])
+            self.place[trial] = Place(value, self.arrived, trial)
+            insort(self.ranked, self.place[trial])
         self.arrived += 1
 
     def drop(self, trial: int) -> None:
         """A trial does not exist any more: those behind it move up."""
-        place = self._place.pop(trial, None)
-        if place is not None:
-            del self._ranked[bisect_left(self._ranked, place)]
+        if (place := self.place.pop(trial, None)) is not None:
+            del self.ranked[bisect_left(self.ranked, place)]
 
     def among_best(self, trial: int, count: int) -> bool:
         """Whether a trial is one of the so many best."""
-        place = self.place(trial)
-        return place is not None and bisect_left(self._ranked, place) < count
-
-    def place(self, trial: int) -> Place | None:
-        """Where a trial stands; None for one that did not come, has no finite value or does not exist any more."""
-        return self._place.get(trial)
-
-    @property
-    def ranked(self) -> list[int]:
-        """Trials with a finite value, best first."""
-        return [place.trial for place in self._ranked]
+        place = self.place.get(trial)
+        return place is not None and bisect_left(self.ranked, place) < count
 
 
-STOP, PAUSE = Decision("stop"), Decision("pause")
+class Scheduler:
+    """Decides how long trials live, and on how many processes: who is where. What becomes of a trial at a rung is for others.
 
-
-class Climb(ABC):
-    """Who is where. A scheduler says by `_judge` what becomes of a trial that comes to a rung.
-
-    What a trial is told holds: a report that comes twice, as after a restart, gets the same answer, and who was told to stop
-    stays stopped. A trial whose value is not finite at a rung stops.
+    A trial whose value is not finite at a rung stops.
     """
 
     def __init__(self, rungs: Sequence[int], eta: int, *, workers: int = 1) -> None:
-        self.most, self.rungs, self.eta = rungs[-1], tuple(rungs), eta
-        self._first_workers = workers
+        #: Resource that the longest trials get.
+        self.most = rungs[-1]
+        self.rungs, self.eta, self._first_workers = tuple(rungs), eta, workers
         self._reached = [Rung() for _ in rungs]
         self._next: dict[int, int] = {}  # the rung that a trial is on its way to, or put aside at
         self._climbing = [0] * len(rungs)  # so many are on their way to a rung
@@ -185,11 +147,13 @@ class Climb(ABC):
         self._closed = False
 
     def add(self, trial: int) -> Decision:
+        """A new trial: it goes on from nothing, up to its first report."""
         self._next[trial] = 0
         self._climbing[0] += 1
         return Decision("continue", self.rungs[0], self.workers(0))
 
     def report(self, report: Report) -> Decision:
+        """A trial reached the resource it was to go on to. A value that is not finite is worse than all others."""
         trial = report.trial
         if trial in self._over:
             return STOP
@@ -203,18 +167,19 @@ class Climb(ABC):
             if verdict == "stop" or not math.isfinite(report.value):
                 self._end(trial)
                 return STOP
+            self._climbing[number] -= 1
             if verdict == "pause":
-                self._climbing[number] -= 1
                 self._aside.add(trial)
                 return PAUSE
             self._ascend(trial)
         return self._onward(trial, before)
 
-    def promoted(self) -> Sequence[tuple[int, Decision]]:
+    def promoted(self) -> Promoted:
+        """Paused trials about which is decided now, each told once: they go on, or stop."""
         return ()
 
     def gone(self, trial: int) -> None:
-        """Its place at the rungs that it reached goes to the next one."""
+        """A trial ended without a report: failed too often. Its place at the rungs that it reached goes to the next one."""
         if trial in self._over:
             return
         for rung in self._reached[: self._next[trial] + 1]:
@@ -222,15 +187,16 @@ class Climb(ABC):
         self._end(trial)
 
     def close(self) -> None:
+        """No trial will be added any more."""
         self._closed = True
 
     def workers(self, rung: int) -> int:
         """Processes of a trial on its way to a rung."""
         return self._first_workers
 
-    @abstractmethod
     def _judge(self, trial: int, number: int) -> Verdict:
         """What becomes of a trial that has just come to a rung which is not the last."""
+        return "pause"
 
     def _onward(self, trial: int, before: int) -> Decision:
         """On to its next rung, after it was on its way to the rung `before`."""
@@ -239,7 +205,6 @@ class Climb(ABC):
         return Decision("resize" if resized else "continue", self.rungs[number], self.workers(number))
 
     def _ascend(self, trial: int) -> None:
-        self._climbing[self._next[trial]] -= 1
         self._next[trial] += 1
         self._climbing[self._next[trial]] += 1
 
@@ -247,7 +212,6 @@ class Climb(ABC):
         """A trial that was put aside goes on."""
         self._aside.remove(trial)
         before = self._next[trial]
-        self._climbing[before] += 1
         self._ascend(trial)
         return trial, self._onward(trial, before)
 
@@ -266,42 +230,17 @@ class Climb(ABC):
         return [(trial, STOP) for trial in stopped]
 
 
-class Unscheduled:
-    """Every trial lives to the end."""
-
-    def __init__(self, most: int, *, workers: int = 1) -> None:
-        self.most, self._workers = most, workers
-
-    def add(self, trial: int) -> Decision:
-        return Decision("continue", self.most, self._workers)
-
-    def report(self, report: Report) -> Decision:
-        return STOP if report.resource >= self.most else Decision("continue", self.most, self._workers)
-
-    def promoted(self) -> Sequence[tuple[int, Decision]]:
-        return ()
-
-    def gone(self, trial: int) -> None:
-        """Nobody waits for it."""
-
-    def close(self) -> None:
-        """Nobody waits for others."""
-
-
-class Asha(Climb):
+class Asha(Scheduler):
     """Asynchronous successive halving that stops: at a rung a trial goes on if it is among the best one in `eta` of those that
     came there so far, or the very best as long as they are fewer than `eta`. The first one to come always goes on. Nobody waits
     and nothing is loaded again, but good trials that come to a rung after better ones are given up."""
-
-    def __init__(self, ladder: Ladder, *, workers: int = 1) -> None:
-        super().__init__(ladder.rungs, ladder.eta, workers=workers)
 
     def _judge(self, trial: int, number: int) -> Verdict:
         rung = self._reached[number]
         return "continue" if rung.among_best(trial, max(rung.arrived // self.eta, 1)) else "stop"
 
 
-class AshaPromote(Climb):
+class AshaPromote(Scheduler):
     """Asynchronous successive halving as published (L. Li et al., arXiv:1810.05934): at every rung a trial is put aside, and
     goes on as soon as it belongs to the best one in `eta`. None is given up too early, but networks are stored and
     loaded again.
@@ -309,13 +248,14 @@ class AshaPromote(Climb):
     When all trials were added and none runs any more, but none came to the end, the best one of the highest rung goes on.
     """
 
-    def __init__(self, ladder: Ladder, *, workers: int = 1) -> None:
-        super().__init__(ladder.rungs, ladder.eta, workers=workers)
+    def __init__(self, rungs: Sequence[int], eta: int, *, workers: int = 1) -> None:
+        super().__init__(rungs, eta, workers=workers)
         self._waiting: list[list[Place]] = [[] for _ in self.rungs]  # heaps of those put aside
 
-    def promoted(self) -> Sequence[tuple[int, Decision]]:
+    def promoted(self) -> Promoted:
         found = []
-        for number in reversed(range(len(self.rungs) - 1)):  # those that are furthest first
+        downwards = range(len(self.rungs) - 2, -1, -1)  # those that are furthest first
+        for number in downwards:
             rung = self._reached[number]
             while (trial := self._best_aside(number)) is not None:
                 if not rung.among_best(trial, rung.arrived // self.eta):
@@ -323,14 +263,11 @@ class AshaPromote(Climb):
                 found.append(self._promote(trial))
         if found or not self._closed or any(self._climbing):
             return found
-        if not self._reached[-1].ranked:
-            for number in reversed(range(len(self.rungs) - 1)):
-                if (trial := self._best_aside(number)) is not None:
-                    return [self._promote(trial)]
-        return self._stop_aside()
+        best = next((trial for number in downwards if (trial := self._best_aside(number)) is not None), None)
+        return self._stop_aside() if best is None or self._reached[-1].ranked else [self._promote(best)]
 
     def _judge(self, trial: int, number: int) -> Verdict:
-        place = self._reached[number].place(trial)
+        place = self._reached[number].place.get(trial)
         if place is not None:
             heappush(self._waiting[number], place)
         return "pause"
@@ -338,22 +275,19 @@ class AshaPromote(Climb):
     def _best_aside(self, number: int) -> int | None:
         """The best trial that was put aside at a rung."""
         heap = self._waiting[number]
-        while heap:
-            trial = heap[0].trial
-            if trial in self._aside and self._next[trial] == number:
-                return trial
+        while heap and not (heap[0].trial in self._aside and self._next[heap[0].trial] == number):
             heappop(heap)
-        return None
+        return heap[0].trial if heap else None
 
 
 class Rasda(Asha):
     """Resource-adaptive successive doubling (M. Aach et al., arXiv:2412.02729): what survives a rung also gets `eta` times the
     processes, so that those of the trials that stop are not idle."""
 
-    def __init__(self, ladder: Ladder, *, workers: int = 1, most_workers: int = 1024) -> None:
+    def __init__(self, rungs: Sequence[int], eta: int, *, workers: int = 1, most_workers: int = 1024) -> None:
         if not 1 <= workers <= most_workers:
             raise UsageError(f"trials cannot have from {workers} to {most_workers} processes; give 1 <= first <= last")
-        super().__init__(ladder, workers=workers)
+        super().__init__(rungs, eta, workers=workers)
         self._most_workers = most_workers
 
     def workers(self, rung: int) -> int:
@@ -370,9 +304,16 @@ class RasdaIdle(Rasda):
     """
 
     def __init__(
-        self, ladder: Ladder, *, trials: int, processes: int, workers: int = 1, most_workers: int = 1024
+        self,
+        rungs: Sequence[int],
+        eta: int,
+        *,
+        trials: int,
+        processes: int,
+        workers: int = 1,
+        most_workers: int = 1024,
     ) -> None:
-        super().__init__(ladder, workers=workers, most_workers=min(most_workers, processes))
+        super().__init__(rungs, eta, workers=workers, most_workers=min(most_workers, processes))
         self._to_come, self._processes, self._restart = trials, processes, math.inf
         self._told: dict[int, Decision] = {}
         self._used = 0
@@ -395,8 +336,10 @@ class RasdaIdle(Rasda):
         if super().report(report).verdict == "stop":
             return STOP
         workers = self._size(trial, report.resource, told.workers)
-        verdict: Verdict = "continue" if workers == told.workers else "resize"
-        return self._tell(trial, Decision(verdict, self._next_halt(trial, report.resource, workers), workers))
+        # Twice as far, but not beyond the next rung, where a trial goes at once that cannot grow any more.
+        end = self.rungs[self._next[trial]]
+        halt = end if 2 * workers > self.workers(self._next[trial]) else min(2 * report.resource, end)
+        return self._tell(trial, Decision("continue" if workers == told.workers else "resize", halt, workers))
 
     def close(self) -> None:
         super().close()
@@ -412,14 +355,8 @@ class RasdaIdle(Rasda):
         saved = (self.rungs[number] - resource) * (1.0 / has - 1.0 / wanted)
         return wanted if saved > self._restart else has
 
-    def _next_halt(self, trial: int, resource: int, workers: int) -> int:
-        """Twice as far, but not beyond the next rung, where a trial goes at once that cannot grow any more."""
-        end = self.rungs[self._next[trial]]
-        return end if 2 * workers > self.workers(self._next[trial]) else min(2 * resource, end)
-
     def _tell(self, trial: int, decision: Decision) -> Decision:
-        before = self._told.get(trial)
-        self._used += decision.workers - (before.workers if before else 0)
+        self._used += decision.workers - (self._told[trial].workers if trial in self._told else 0)
         self._told[trial] = decision
         return decision
 
@@ -428,10 +365,10 @@ class RasdaIdle(Rasda):
         self._used -= self._told.pop(trial).workers
 
 
-class Halving(Climb):
+class Halving(Scheduler):
     """Successive halving (K. Jamieson, A. Talwalkar, arXiv:1502.07943): a rung is decided when all its trials are there."""
 
-    def __init__(self, rungs: Sequence[int], eta: int, trials: int, *, workers: int = 1) -> None:
+    def __init__(self, rungs: Sequence[int], eta: int, *, trials: int, workers: int = 1) -> None:
         super().__init__(rungs, eta, workers=workers)
         self.to_come = trials  # that were not added yet
         self._deciding = 0  # the rung
@@ -442,13 +379,13 @@ class Halving(Climb):
         self.to_come -= 1
         return super().add(trial)
 
-    def promoted(self) -> Sequence[tuple[int, Decision]]:
+    def promoted(self) -> Promoted:
         if self.to_come or self.decided or self._climbing[self._deciding]:
             return ()
         rung = self._reached[self._deciding]
         survivors = rung.ranked[: max(rung.arrived // self.eta, 1)]
         self._deciding += 1
-        going_on = [self._promote(trial) for trial in survivors]
+        going_on = [self._promote(place.trial) for place in survivors]
         return going_on + self._stop_aside()
 
     @property
@@ -459,65 +396,50 @@ class Halving(Climb):
     def close(self) -> None:
         self.to_come = 0
 
-    def _judge(self, trial: int, number: int) -> Verdict:
-        return "pause"
 
-
-class Hyperband:
+class Hyperband(Scheduler):
     """Successive halving from several beginnings (L. Li et al., arXiv:1603.06560): brackets of many short trials and of a few
     long ones, over and over."""
 
-    def __init__(self, ladder: Ladder, *, workers: int = 1) -> None:
-        self.most, self._rungs, self._eta, self._workers = ladder.most, ladder.from_the_end, ladder.eta, workers
+    def __init__(self, rungs: Sequence[int], eta: int, *, workers: int = 1) -> None:
+        super().__init__(rungs, eta, workers=workers)
         self._opened = 0
-        self._filling: Halving | None = None
-        self._undecided: list[Halving] = []
+        self._undecided: list[Halving] = []  # brackets, the last one being filled
         self._of: dict[int, Halving] = {}
 
     def add(self, trial: int) -> Decision:
-        if self._filling is None or self._filling.to_come == 0:
-            self._filling = self._open()
-        self._of[trial] = self._filling
-        return self._filling.add(trial)
+        if not self._undecided or self._undecided[-1].to_come == 0:
+            bracket = self._opened % len(self.rungs)
+            begin = self.bracket_trials(bracket)
+            self._undecided.append(Halving(self.rungs[bracket:], self.eta, trials=begin, workers=self._first_workers))
+            self._opened += 1
+        self._of[trial] = self._undecided[-1]
+        return self._of[trial].add(trial)
 
     def bracket_trials(self, bracket: int) -> int:
         """How many trials begin in a bracket; bracket 0 is the one with the most."""
-        halvings = len(self._rungs) - 1 - bracket
-        return -(-len(self._rungs) * int(self._eta**halvings) // (halvings + 1))
-
-    def _open(self) -> Halving:
-        bracket = self._opened % len(self._rungs)
-        self._opened += 1
-        opened = Halving(self._rungs[bracket:], self._eta, self.bracket_trials(bracket), workers=self._workers)
-        self._undecided.append(opened)
-        return opened
+        halvings = len(self.rungs) - 1 - bracket
+        return -(-len(self.rungs) * int(self.eta**halvings) // (halvings + 1))
 
     def report(self, report: Report) -> Decision:
         return self._of[report.trial].report(report)
 
-    def promoted(self) -> Sequence[tuple[int, Decision]]:
+    def promoted(self) -> Promoted:
         found = [told for bracket in self._undecided for told in bracket.promoted()]
-        if found:
-            self._undecided = [bracket for bracket in self._undecided if not bracket.decided]
+        self._undecided = [bracket for bracket in self._undecided if not bracket.decided or bracket.to_come]
         return found
 
     def gone(self, trial: int) -> None:
         self._of[trial].gone(trial)
 
     def close(self) -> None:
-        if self._filling is not None:
-            self._filling.close()
-
-
-#: Those with which a trial gets more processes on its way.
-GROWING = ("rasda", "rasda-idle")
-#: Names of `make_scheduler`.
-SCHEDULERS = ("none", "halving", "hyperband", "asha", "asha-promote", "rasda", "rasda-idle")
+        if self._undecided:
+            self._undecided[-1].close()
 
 
 def one_bracket(name: str, ladder: Ladder, trials: int) -> str | None:
     """A sentence about Hyperband that has too few trials for a second bracket; else None."""
-    first = Hyperband(ladder).bracket_trials(0) if name == "hyperband" else 0
+    first = Hyperband(ladder.from_the_end, ladder.eta).bracket_trials(0) if name == "hyperband" else 0
     if trials > first:
         return None
     return f"Hyperband with {trials} trials is successive halving; from {first + 1} on it has a second bracket"
@@ -534,19 +456,16 @@ def make_scheduler(
 ) -> Scheduler:
     """The scheduler of this name, for a study of so many trials, each with so many processes at first and at most;
     `processes` are those of all trials together, `most_workers` unless given."""
+    rungs, eta, first = ladder.rungs, ladder.eta, initial_workers
     made: dict[str, Callable[[], Scheduler]] = {
-        "none": lambda: Unscheduled(ladder.most, workers=initial_workers),
-        "halving": lambda: Halving(ladder.rungs, ladder.eta, trials, workers=initial_workers),
-        "hyperband": lambda: Hyperband(ladder, workers=initial_workers),
-        "asha": lambda: Asha(ladder, workers=initial_workers),
-        "asha-promote": lambda: AshaPromote(ladder, workers=initial_workers),
-        "rasda": lambda: Rasda(ladder, workers=initial_workers, most_workers=most_workers),
+        "none": lambda: Asha(rungs[-1:], eta, workers=first),
+        "halving": lambda: Halving(rungs, eta, trials=trials, workers=first),
+        "hyperband": lambda: Hyperband(ladder.from_the_end, eta, workers=first),
+        "asha": lambda: Asha(rungs, eta, workers=first),
+        "asha-promote": lambda: AshaPromote(rungs, eta, workers=first),
+        "rasda": lambda: Rasda(rungs, eta, workers=first, most_workers=most_workers),
         "rasda-idle": lambda: RasdaIdle(
-            ladder,
-            trials=trials,
-            processes=processes or most_workers,
-            workers=initial_workers,
-            most_workers=most_workers,
+            rungs, eta, trials=trials, processes=processes or most_workers, workers=first, most_workers=most_workers
         ),
     }
     if name not in made:

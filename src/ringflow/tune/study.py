@@ -4,8 +4,8 @@
     trial = study.add()                               # the search chooses
     decision = study.report(trial.number, 12_000, figures)
 
-Search and scheduler keep nothing on disk. When a study is opened again they are told the rows of its journal, in their order,
-and are as they were.
+Search and scheduler keep nothing on disk. When a study is opened again the scheduler is told the rows of its journal, in their
+order, and is as it was.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 
 from ringflow.base.errors import FailureError
 from ringflow.base.rundir import TRIALS_FOLDER
+from ringflow.base.words import flat
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import values_of
 from ringflow.tune.record import Journal, Row, StudyRecord, TrialRecord
 from ringflow.tune.schedulers import Decision, Point, Report, make_scheduler
-from ringflow.tune.search import Finished, Search
+from ringflow.tune.search import Search
 from ringflow.tune.worker import Trouble
 
 #: So many trials fail, and none reports anything, until the study is given up.
@@ -29,9 +30,9 @@ _HOPELESS = 3
 
 
 class Study:
-    """Trials, and who decides about them."""
+    """Trials, and who decides about them; `earlier` are trials of other studies to learn from."""
 
-    def __init__(self, folder: StudyFolder, earlier: Sequence[Finished] = ()) -> None:
+    def __init__(self, folder: StudyFolder, earlier: Sequence[TrialRecord] = ()) -> None:
         settings = folder.settings
         self.folder, self.settings, self._earlier = folder, settings, tuple(earlier)
         self.record = StudyRecord(folder.training.length.events)
@@ -48,49 +49,46 @@ class Study:
             folder.space,
             folder.training,
             seed=settings.seed,
-            objectives=len(settings.objectives),
+            objectives=settings.objectives,
             grid_steps=settings.grid_steps,
         )
-        self._waiting: dict[
-            int, None
-        ] = {}  # trials without processes that are to go on, in the order in which they came
-        self._notes: dict[int, Mapping[str, Any]] = {}
+        self._waiting: dict[int, None] = {}  # trials to go on without processes, in the order in which they came
         self._journal = Journal(folder.journal, folder.space, settings.objectives, folder.path / TRIALS_FOLDER)
-        self._open(self._journal.rows)
+        self._open([*self._journal.rows])
 
     def _open(self, rows: Sequence[Row]) -> None:
         """Tell the scheduler again what it was told. What it said of others may not have been written down at the end."""
         promised: dict[int, Decision] = {}
-        for row in [*rows]:
+        for row in rows:
             self._remember(row)
-            promised.pop(row.trial if row.kind == "decided" else -1, None)
-            self._tell_again(row)
-            if row.kind != "decided":
+            if row.kind == "decided":
+                promised.pop(row.trial, None)
+            else:
+                self._tell_again(row)
                 promised.update(self._scheduler.promoted())
         for trial in self.record.trials:
             self._journal.publish(trial)
-            self._notes[trial.number] = self._journal.notes(trial.number)
         for number, decision in promised.items():
-            self._decide(number, decision)
+            self._append("decided", number, **decision._asdict())
         interrupted = self.record.in_state("running")
+        last = self.record.last_time
         for trial in interrupted:  # nobody runs it any more
-            self._append("ended", trial.number)
+            self._append("ended", trial.number, at=last)
         self._waiting = {**dict.fromkeys(trial.number for trial in interrupted), **self._waiting}  # they had their turn
 
     def _tell_again(self, row: Row) -> None:
+        decision: Decision | None = None
         match row.kind:
             case "added":
-                decision: Decision | None = self._scheduler.add(row.trial)
+                decision = self._scheduler.add(row.trial)
             case "reported":
-                decision = self._scheduler.report(_report_of(row))
+                value = math.nan if row.data["value"] is None else row.data["value"]
+                restart = row.data.get("restart")
+                decision = self._scheduler.report(Report(row.trial, row.data["resource"], value, restart))
             case "gone":
                 self._scheduler.gone(row.trial)
-                decision = None
             case "closed":
                 self._scheduler.close()
-                decision = None
-            case _:
-                decision = None
         if decision is not None and decision.verdict != row.data["verdict"]:
             raise FailureError(
                 f"the journal of {self.folder.path} says {row.data['verdict']} for trial {row.trial} where this version of "
@@ -104,20 +102,15 @@ class Study:
 
     def _remember(self, row: Row) -> None:
         self.record.apply(row)
-        if row.trial >= 0:
-            waits = self.record.trials[row.trial].state == "waiting"
-            if waits:
-                self._waiting[row.trial] = None
-            else:
-                self._waiting.pop(row.trial, None)
-
-    def _decide(self, trial: int, decision: Decision) -> None:
-        self._append("decided", trial, **_words(decision))
+        if row.trial >= 0 and self.record.trials[row.trial].state == "waiting":
+            self._waiting[row.trial] = None
+        else:
+            self._waiting.pop(row.trial, None)
 
     def _settle(self) -> None:
         """Write down what the scheduler decides about trials that were put aside."""
         for trial, decision in self._scheduler.promoted():
-            self._decide(trial, decision)
+            self._append("decided", trial, **decision._asdict())
 
     @property
     def waiting(self) -> list[TrialRecord]:
@@ -140,9 +133,8 @@ class Study:
             self._scheduler.close()
             self._settle()
             return None
-        self._notes[number] = self._search.notes
-        words = _words(self._scheduler.add(number))
-        self._append("added", number, notes=self._search.notes, point=dict(point), **words)
+        decision = self._scheduler.add(number)
+        self._append("added", number, point=dict(point), notes=self._search.notes, **decision._asdict())
         return self.record.trials[number]
 
     def _choose(self, number: int) -> Point | None:
@@ -150,35 +142,23 @@ class Study:
             point = _point_of(self.folder)
             if point is not None:
                 return point
-        return self._search.ask(number, [*self._earlier, *map(self._finished, self.record.trials)])
+        return self._search.ask(number, [*self._earlier, *self.record.trials])
 
-    def _finished(self, trial: TrialRecord) -> Finished:
-        value = math.nan if trial.value is None and trial.over else trial.value
-        several = len(self.settings.objectives) > 1 and trial.figures
-        return Finished(
-            trial.number,
-            trial.point,
-            value,
-            trial.resource,
-            trial.state == "complete",
-            trial.earlier_values,
-            tuple(values_of(trial.figures, self.settings.objectives)) if several else (),
-            running=trial.state in ("running", "waiting"),
-            notes=self._notes.get(trial.number, {}),
-        )
-
-    def begin(self, number: int, workers: int) -> None:
+    def begin(self, number: int) -> None:
         """A trial has its processes."""
-        self._append("begun", number, workers=workers)
+        self._append("begun", number, workers=self.record.trials[number].workers)
 
     def report(self, number: int, resource: int, figures: Mapping[str, float | None]) -> Decision:
         """A trial came to a rung; what becomes of it."""
         value = values_of(figures, self.settings.objectives)[0]
         told = {name: figure for name, figure in figures.items() if figure is not None}
         restart = start_cost(self.record.trials[number], resource, time.time())
-        decision = self._scheduler.report(Report(number, resource, value, told, restart))
-        words = {"value": value, "figures": told, "restart": restart, **_words(decision)}
-        self._append("reported", number, resource=resource, **words)
+        return self._report(Report(number, resource, value, restart), figures=told, restart=restart)
+
+    def _report(self, report: Report, **more: Any) -> Decision:
+        decision = self._scheduler.report(report)
+        words = {"resource": report.resource, "value": report.value, **more, **decision._asdict()}
+        self._append("reported", report.trial, **words)
         self._settle()
         return decision
 
@@ -191,37 +171,18 @@ class Study:
             self._append("ended", number)
             if trouble == "full":
                 raise FailureError(f"trial {number}: {reason}, then `ringflow tune resume {self.folder.path}`")
-        elif trouble == "diverged":
-            self._diverge(trial, reason)
+        elif trouble == "diverged":  # it counts at the rung that it was on its way to, as worse than all others
+            self._report(Report(number, trial.until, math.nan), figures={}, reason=reason)
         elif trouble == "refused" or trial.failures >= self.settings.retries:
             self._append("gone", number, reason=reason)
             self._scheduler.gone(number)
             self._settle()
-            self._give_up_if_hopeless(reason)
+            failed = len(self.record.in_state("failed"))
+            reported = any(trial.reports for trial in self.record.trials)
+            if failed >= min(_HOPELESS, self.settings.trials) and not reported:
+                raise FailureError(f"the first {failed} trials failed, the last with: {reason}")
         else:
             self._append("failed", number, reason=reason)
-
-    def _diverge(self, trial: TrialRecord, reason: str) -> None:
-        """It counts at the rung that it was on its way to, as worse than all others."""
-        decision = self._scheduler.report(Report(trial.number, trial.until, math.nan))
-        words = {**_words(decision), "value": math.nan, "figures": {}, "reason": reason}
-        self._append("reported", trial.number, resource=trial.until, **words)
-        self._settle()
-
-    def _give_up_if_hopeless(self, reason: str) -> None:
-        trials = self.record.trials
-        failed = [trial for trial in trials if trial.state == "failed"]
-        if len(failed) >= min(_HOPELESS, self.settings.trials) and not any(trial.reports for trial in trials):
-            raise FailureError(f"the first {len(failed)} trials failed, the last with: {reason}")
-
-
-def _words(decision: Decision) -> dict[str, object]:
-    return {"verdict": decision.verdict, "until": decision.until, "workers": decision.workers}
-
-
-def _report_of(row: Row) -> Report:
-    value, restart = row.data["value"], row.data.get("restart")
-    return Report(row.trial, row.data["resource"], math.nan if value is None else value, row.data["figures"], restart)
 
 
 def start_cost(trial: TrialRecord, resource: int, now: float) -> float | None:
@@ -239,14 +200,7 @@ def start_cost(trial: TrialRecord, resource: int, now: float) -> float | None:
 
 def _point_of(folder: StudyFolder) -> Point | None:
     """The settings that the space varies, as they are; None if they are not a point of it."""
-    values = folder.training.model_dump(mode="json")
-
-    def value_of(name: str) -> object:
-        found: object = values
-        for part in name.split("."):
-            found = found[part] if isinstance(found, dict) else None
-        return found
-
-    point = folder.space.build(lambda parameter: value_of(parameter.name))
+    values = dict(flat(folder.training.model_dump(mode="json")))
+    point = folder.space.build(lambda parameter: values.get(parameter.name))
     allowed = folder.space.holds(point) and folder.space.feasible(point, folder.training) is None
     return point if allowed else None

@@ -13,10 +13,9 @@ from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.output import print_json
 from ringflow.bench import tune as bench
-from ringflow.bench.tune import MadeUpTrials, compare_with_random, driver_cost, run_studies, timeline
+from ringflow.bench.tune import compare_with_random, driver_cost, run_studies, timeline
 from ringflow.cli.benchmarks import bench_tune
 from ringflow.tune.record import Row, StudyRecord
-from ringflow.tune.worker import Begun, Ended, Order, Said
 
 
 @pytest.fixture
@@ -85,23 +84,6 @@ def test_the_command_keeps_what_it_measured(
     bench_tune(random=(random,), asha_tpe=(asha,))
     assert f"{found['until_its_best']:.2f} until random search had its best" in capsys.readouterr().err
     assert f"made: {tmp_path / 'tune.json'}" in said.err
-
-
-def test_made_up_trials_speak_through_the_desk(tmp_path: Path) -> None:
-    executor = MadeUpTrials()
-    (tmp_path / "ticket").mkdir()
-    settings: dict[str, Any] = {"length": {"events": 100}, "optimizer": {"rate": 1e-3}}
-    executor.start(Order(3, tmp_path / "ticket", tmp_path / "run", settings, until=25, workers=1))
-    begun, said = executor.poll(0.0)
-    assert begun == Begun(3)
-    assert said == Said(3, 25, {"loss": pytest.approx(1.0 + 0.2 * 2.0)})
-    assert executor.poll(0.0) == []  # it waits
-    executor.answer(3, 100)
-    assert [message.resource for message in executor.poll(0.0) if isinstance(message, Said)] == [100]
-    executor.answer(3, 0)
-    assert executor.poll(0.0) == [Ended(3)]
-    assert executor.room(1)
-    assert executor.seconds > 0.0
 
 
 def rows_of(*told: tuple[float, str, int, dict[str, Any]]) -> list[Row]:

@@ -12,11 +12,11 @@ import pytest
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch.slurm import Job
 from ringflow.tune import executors
-from ringflow.tune.executors import SlurmExecutor, WorkerExecutor, shape, slots_of, work_in_job
-from ringflow.tune.worker import Begun, Ended, Order, Voice, claim, work_folder, worker_folder
+from ringflow.tune.executors import Executor, SlurmExecutor, shape, slots_of, work_in_job
+from ringflow.tune.worker import Channel, Message, Order, work_folder
 
 
-class FakeExecutor(WorkerExecutor):
+class FakeExecutor(Executor):
     """Two places; workers end when the test says so."""
 
     _pause = 0.0
@@ -36,7 +36,6 @@ class FakeExecutor(WorkerExecutor):
 
     def _launch(self, size: int) -> str:
         name = f"w{next(self.names)}"
-        self._make_folder(name)
         self.sizes[name] = size
         return name
 
@@ -53,46 +52,69 @@ def executor(tmp_path: Path) -> FakeExecutor:
     return FakeExecutor(tmp_path)
 
 
-def order_of(executor: WorkerExecutor, study: Path, trial: int, workers: int = 1) -> Order:
+def ordered(executor: Executor, trial: int, workers: int = 1) -> None:
     assert executor.room(workers)
-    folder = work_folder(study) / "orders" / str(trial)
-    made = Order(trial, folder.absolute(), study / "trials" / f"{trial:04d}", {}, 10, workers)
-    made.write()
-    executor.start(made)
-    return made
+    executor.start(Order(trial=trial, run=Path("run"), settings={}, until=10, workers=workers))
+    executor.poll(0.0)
 
 
-def begin(executor: WorkerExecutor, study: Path, order: Order, name: str) -> Voice:
-    assert claim(study, order.workers, name) == order.folder
-    voice = Voice(order.folder)
-    voice.say("begun", worker=name)
-    assert list(executor.poll(0.0)) == [Begun(order.trial, name)]
-    return voice
+class FakeWorker:
+    """The other end of a worker that was started."""
+
+    def __init__(self, executor: Executor, study: Path, name: str) -> None:
+        self.executor, folder = executor, work_folder(study) / name
+        folder.mkdir()
+        self.channel = Channel(folder, "worker", "driver")
+        self.channel.send(kind="ready")
+        assert list(executor.poll(0.0)) == []
+        executor.poll(0.0)
+
+    def begin(self, trial: int) -> None:
+        order = self.channel.receive()
+        assert order is not None
+        assert order["trial"] == trial
+        self.channel.send(kind="begun")
+        assert list(self.executor.poll(0.0)) == [Message("begun", trial)]
+
+    def end(self, trouble: str | None = None, reason: str = "") -> None:
+        self.channel.send(kind="ended", trouble=trouble, reason=reason)
+
+
+def ended(trial: int, trouble: str | None = None, reason: str = "") -> Message:
+    return Message("ended", trial, trouble=trouble, reason=reason)
 
 
 def test_a_worker_takes_one_order_after_the_other(executor: FakeExecutor, tmp_path: Path) -> None:
+    ordered(executor, 0)
+    worker = FakeWorker(executor, tmp_path, "w0")
     for trial in range(3):
-        voice = begin(executor, tmp_path, order_of(executor, tmp_path, trial), "w0")
-        voice.say("ended", trouble=None, reason="")
-        assert list(executor.poll(0.0)) == [Ended(trial)]
+        worker.begin(trial)
+        worker.channel.send(kind="report", resource=10, figures={"loss": None})
+        assert list(executor.poll(0.0)) == [Message("report", trial, 10, {"loss": None})]
+        executor.answer(trial, 0)
+        assert worker.channel.receive() == {"until": 0}
+        worker.end()
+        assert list(executor.poll(0.0)) == [ended(trial)]
+        ordered(executor, trial + 1)
     assert executor.sizes == {"w0": 1}
 
 
 def test_there_are_as_many_workers_as_orders_and_idle_ones_make_place(executor: FakeExecutor, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="never"):
         executor.room(3)
-    voices = []
+    workers = []
     for trial, name in ((0, "w0"), (1, "w1")):
-        order = order_of(executor, tmp_path, trial)
-        voices.append(begin(executor, tmp_path, order, name))
+        ordered(executor, trial)
+        workers.append(FakeWorker(executor, tmp_path, name))
+        workers[-1].begin(trial)
     assert not executor.room(1)
-    voices[0].say("ended", trouble=None, reason="")
-    assert list(executor.poll(0.0)) == [Ended(0)]
+    workers[0].end()
+    assert list(executor.poll(0.0)) == [ended(0)]
     assert executor.room(1)
     assert not executor.room(2)
-    voices[1].say("ended", trouble=None, reason="")
+    workers[1].end()
     executor.poll(0.0)
-    order_of(executor, tmp_path, 2, workers=2)
+    ordered(executor, 2, workers=2)
     assert executor.sizes == {"w0": 1, "w1": 1, "w2": 2}
     assert sorted(executor.killed) == ["w0", "w1"]
 
@@ -100,63 +122,69 @@ def test_there_are_as_many_workers_as_orders_and_idle_ones_make_place(executor: 
 @pytest.mark.parametrize(
     ("said", "how", "expected"),
     [
-        (None, "killed", Ended(0, "lost", "killed")),
-        (None, "", Ended(0, "lost", "its processes ended without a word")),
-        (("failed", "lost a peer"), "killed", Ended(0, "lost", "killed")),
-        (("refused", "bad"), "killed", Ended(0, "refused", "bad")),
-        (("interrupted", "saved"), "", Ended(0, "interrupted", "saved")),
+        (None, "killed", ("lost", "killed")),
+        (None, "", ("lost", "its processes ended without a word")),
+        (("failed", "lost a peer"), "killed", ("lost", "killed")),
+        (("refused", "bad"), "killed", ("refused", "bad")),
+        (("interrupted", "saved"), "", ("interrupted", "saved")),
     ],
 )
 def test_what_an_order_ended_with(
-    executor: FakeExecutor, tmp_path: Path, said: tuple[str, str] | None, how: str, expected: Ended
+    executor: FakeExecutor, tmp_path: Path, said: tuple[str, str] | None, how: str, expected: tuple[str, str]
 ) -> None:
-    voice = begin(executor, tmp_path, order_of(executor, tmp_path, 0, workers=2), "w0")
+    ordered(executor, 0, workers=2)
+    worker = FakeWorker(executor, tmp_path, "w0")
+    worker.begin(0)
     if said:
-        voice.say("ended", trouble=said[0], reason=said[1])
+        worker.end(*said)
     executor.ends = {"w0": how}
-    assert list(executor.poll(0.0)) == [expected]
+    assert list(executor.poll(0.0)) == [ended(0, *expected)]
     assert executor.room(2)
 
 
 def test_processes_of_a_trial_that_failed_are_not_used_again(executor: FakeExecutor, tmp_path: Path) -> None:
-    voice = begin(executor, tmp_path, order_of(executor, tmp_path, 0, workers=2), "w0")
-    voice.say("ended", trouble="failed", reason="x")
-    assert list(executor.poll(0.0)) == [Ended(0, "failed", "x")]
+    ordered(executor, 0, workers=2)
+    worker = FakeWorker(executor, tmp_path, "w0")
+    worker.begin(0)
+    worker.end("failed", "x")
+    assert list(executor.poll(0.0)) == [ended(0, "failed", "x")]
     assert executor.killed == ["w0"]
-    order_of(executor, tmp_path, 0, workers=2)
+    ordered(executor, 0, workers=2)
     assert executor.sizes == {"w0": 2, "w1": 2}
 
 
-def test_a_worker_that_went_away_is_replaced_and_its_order_is_not_lost_in_between(
-    executor: FakeExecutor, tmp_path: Path
-) -> None:
-    first = order_of(executor, tmp_path, 0)
-    executor.ends = {"w0": ""}  # before it claimed anything
+def test_a_worker_that_went_away_before_it_began_is_replaced(executor: FakeExecutor, tmp_path: Path) -> None:
+    ordered(executor, 0)
+    executor.ends = {"w0": ""}  # before it said anything
     assert list(executor.poll(0.0)) == []
+    executor.poll(0.0)
     assert executor.sizes == {"w0": 1, "w1": 1}
-    assert claim(tmp_path, 1, "w1") == first.folder
-    executor.ends = {"w1": "killed"}  # after it claimed, before it said so
-    assert list(executor.poll(0.0)) == [Ended(0, "lost", "killed")]
+    assert FakeWorker(executor, tmp_path, "w1").channel.receive() is not None
+    executor.ends = {"w1": "killed"}  # after it had the order, before it said so
+    assert list(executor.poll(0.0)) == []
+    executor.poll(0.0)
+    FakeWorker(executor, tmp_path, "w2").begin(0)
 
 
 def test_workers_that_take_nothing_end_the_study(executor: FakeExecutor, tmp_path: Path) -> None:
-    order_of(executor, tmp_path, 0)
+    ordered(executor, 0)
     for number in range(2):
         executor.ends = {f"w{number}": "as FAILED"}
         assert list(executor.poll(0.0)) == []
+        executor.poll(0.0)
     executor.ends = {"w2": "as FAILED"}
     with pytest.raises(FailureError, match="3 workers in a row ended before they took a trial, the last one as FAILED"):
         executor.poll(0.0)
 
 
 def test_the_end_asks_for_checkpoints(executor: FakeExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "_TO_END", 0.1)
-    begin(executor, tmp_path, order_of(executor, tmp_path, 0), "w0")
-    order_of(executor, tmp_path, 1)
+    monkeypatch.setattr(FakeExecutor, "_to_end", 0.1)
+    ordered(executor, 0)
+    FakeWorker(executor, tmp_path, "w0").begin(0)
+    ordered(executor, 1)
     executor.close()
     executor.close()
-    assert (worker_folder(tmp_path, "w0") / "stop").exists()
-    assert claim(tmp_path, 1, "w1") is None
+    assert all((work_folder(tmp_path) / name / "stop").exists() for name in ("w0", "w1"))
     assert sorted(executor.killed) == ["w0", "w1"]
 
 
@@ -189,13 +217,13 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr("shutil.which", lambda tool: f"/usr/bin/{tool}")
     monkeypatch.setattr(SlurmExecutor, "_seconds_between_questions", 0.0)
     monkeypatch.setattr(SlurmExecutor, "_seconds_to_tell", 0.0)
-    monkeypatch.setattr(SlurmExecutor, "_seconds_to_end", 0.1)
+    monkeypatch.setattr(SlurmExecutor, "_to_end", 0.1)
     return known
 
 
 def test_jobs_of_slurm(slurm: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     executor = SlurmExecutor(tmp_path, Job(name="rf", tasks_per_node=2, notice=99), max_jobs=1)
-    order = order_of(executor, tmp_path, 0, workers=2)
+    ordered(executor, 0, workers=2)
     (text,) = slurm.texts
     assert "#SBATCH --signal=USR1@99" in text
     assert "#SBATCH --no-requeue" in text
@@ -207,13 +235,13 @@ def test_jobs_of_slurm(slurm: SimpleNamespace, tmp_path: Path, capsys: pytest.Ca
     executor.poll(0.0)
     executor.poll(0.0)
     assert capsys.readouterr().err.count("job 1 waits in the queue of Slurm (Resources)") == 1
-    begin(executor, tmp_path, order, "1")
+    FakeWorker(executor, tmp_path, "1").begin(0)
     slurm.jobs = None  # it does not answer for a while
     assert list(executor.poll(0.0)) == []
     slurm.jobs = {"1": "TIMEOUT None"}
-    (ended,) = executor.poll(0.0)
-    assert ended == Ended(0, "lost", f"job 1 ended as TIMEOUT; see {tmp_path}/slurm/job-1.out")
-    order_of(executor, tmp_path, 1)
+    lost = ended(0, "lost", f"job 1 ended as TIMEOUT; see {tmp_path}/slurm/job-1.out")
+    assert list(executor.poll(0.0)) == [lost]
+    ordered(executor, 1)
     executor.close()
     assert next(words for words in slurm.told if words[0] == "scancel")[-1] == "--state=PENDING"
 
@@ -244,12 +272,10 @@ def test_a_job_has_the_shape_of_its_trials(workers: int, expected: tuple[int, in
 def test_nonsense_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm: SimpleNamespace) -> None:
     made: list[Callable[[], object]] = [
         lambda: shape(Job(tasks_per_node=4), 6),
-        lambda: SlurmExecutor(tmp_path, Job(), max_jobs=0),
-        lambda: SlurmExecutor(tmp_path, Job(), max_jobs=1, idle=0),
         lambda: work_in_job(tmp_path / "nowhere", 1, 1.0),
     ]
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    for attempt, said in zip(made, ("evenly", "--max-jobs 0", "wait 0 seconds", "hands out no trials"), strict=True):
+    for attempt, said in zip(made, ("evenly", "hands out no trials"), strict=True):
         with pytest.raises(UsageError, match=said):
             attempt()
     monkeypatch.delenv("SLURM_JOB_ID")

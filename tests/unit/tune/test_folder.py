@@ -11,11 +11,12 @@ from fixtures.spoiled_study import make_spoiled_study
 from fixtures.synthetic_study import SPACE, make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.tune.folder import StudyFolder, StudySettings, earlier_trials
-from ringflow.tune.search import Finished, Search
+from ringflow.tune.record import TrialRecord
+from ringflow.tune.search import Search
 from ringflow.tune.space import Space, parse_space
 
 
-def earlier(path: Path, space: Space, *objectives: str) -> list[Finished]:
+def earlier(path: Path, space: Space, *objectives: str) -> list[TrialRecord]:
     return earlier_trials([path], space, StudySettings(least=1, objectives=objectives))
 
 
@@ -28,11 +29,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 def test_all_that_reported_is_known(study: StudyFolder) -> None:
     told = [trial for trial in study.record().trials if trial.reports]
     known = earlier(study.path, study.space, "loss")
-    assert [trial.trial for trial in known] == list(range(-len(told), 0))
+    assert [trial.number for trial in known] == list(range(-len(told), 0))
     for found, trial in zip(known, told, strict=True):
         assert found.point == trial.point
         assert found.value == pytest.approx(trial.value, nan_ok=True)
-        assert (found.resource, found.complete) == (trial.resource, trial.state == "complete")
+        assert (found.resource, found.state == "complete") == (trial.resource, trial.state == "complete")
 
 
 def test_another_objective_is_taken_from_the_figures(study: StudyFolder) -> None:
@@ -82,16 +83,21 @@ def test_several_studies_are_put_on_one_scale(study: StudyFolder, tmp_path: Path
     assert earlier_trials([], study.space, settings) == []
     both = earlier_trials([study.path, second], study.space, settings)
     first = len(earlier(study.path, study.space, "loss"))
-    assert [trial.trial for trial in both] == list(range(-len(both), 0))
+    assert [trial.number for trial in both] == list(range(-len(both), 0))
     for part in (both[:first], both[first:]):
-        assert min(trial.value for trial in part if trial.complete and math.isfinite(trial.value or 0.0)) == 0.0
+        assert (
+            min(trial.value for trial in part if trial.state == "complete" and math.isfinite(trial.value or 0.0)) == 0.0
+        )
 
 
 def test_a_search_goes_on_from_what_is_known(study: StudyFolder) -> None:
     known = earlier(study.path, study.space, "loss")
     search = Search("tpe", study.space, study.training, seed=3)
     assert search.ask(0, []) != search.ask(0, known)
-    best = min((trial for trial in known if trial.complete and math.isfinite(trial.value)), key=lambda one: one.value)
+    best = min(
+        (trial for trial in known if trial.state == "complete" and math.isfinite(trial.value)),
+        key=lambda one: one.value,
+    )
     asked = [search.ask(number, known) or {} for number in range(10)]
     assert sum(point["model.backbone"] == best.point["model.backbone"] for point in asked) >= 5
 
@@ -101,10 +107,10 @@ def test_with_several_objectives_earlier_trials_count(study: StudyFolder) -> Non
     told = [trial for trial in study.record().trials if trial.reports]
     for found, trial in zip(known, told, strict=True):
         if trial.figures:
-            assert found.values == (trial.value, trial.figures["cpu_ms"])
+            assert found.values(("loss", "cpu_ms")) == [trial.value, trial.figures["cpu_ms"]]
         else:
-            assert all(map(math.isnan, found.values))
-    search = Search("evolution", study.space, study.training, seed=3, objectives=2)
+            assert all(map(math.isnan, found.values(("loss", "cpu_ms"))))
+    search = Search("evolution", study.space, study.training, seed=3, objectives=("loss", "cpu_ms"))
     assert search.ask(0, []) != search.ask(0, known)
-    with pytest.raises(UsageError, match="have no parameters; give a study"):
+    with pytest.raises(UsageError, match="have no loss or parameters; give a study"):
         earlier(study.path, study.space, "loss", "parameters")

@@ -310,7 +310,7 @@ def test_spaces_there_and_back(tmp_path: Path) -> None:
     assert words["model.backbone"] == {"method": "categorical", "dimension": categories}
     assert words["model.graph.bin_size"]["when"] == {"model.backbone": ["graph"]}
     space, back = parse_space(TABLES), from_panda(words)
-    assert len(back) == 8
+    assert len(back.parameters) == 8
     for before, after in zip(space.parameters, back.parameters, strict=True):
         if isinstance(before, Choice):
             assert list(map(str, before.options)) == list(map(str, after.values(None)))
@@ -352,9 +352,9 @@ UNIFORM = {"method": "uniform", "dimension": {"low": 1, "high": 2}}
         ("optimizer.rate", {"method": "quniform", "dimension": {"low": 1, "high": 2, "q": 5}}, "no multiple of q = 5"),
         ("optimizer.rate", {"method": "qloguniform", "dimension": {"low": 1, "high": 9, "q": 2}}, "takes q = 1 only"),
         ("optimizer.rate", {**UNIFORM, "prior": 1}, "prior: Extra inputs"),
-        ("model.layers", UNIFORM, "model.layers is a whole number"),
+        ("model.layers", UNIFORM, "input should be a valid integer"),
         ("model.layers", {"method": "categorical", "dimension": {"categories": [1, None]}}, "None is no value"),
-        ("model.layers", {"method": "categorical", "dimension": {"categories": []}}, "at least one value"),
+        ("model.layers", {"method": "categorical", "dimension": {"categories": []}}, "at least 1 item"),
         ("model.layer", LAYERS["model.layers"], "did you mean \"model.layers\""),
         ("model.layers", {**LAYERS["model.layers"], "when": {"model.backbone": "graph"}}, "which is not in the space"),
         ("model.layers", {**LAYERS["model.layers"], "when": {"model.backbone": [[None]]}}, "None is no value"),

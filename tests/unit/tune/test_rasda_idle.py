@@ -20,7 +20,7 @@ def said(trial: int, resource: int, value: float, restart: float = 0.0) -> Repor
 
 
 def made(trials: int, processes: int, most_workers: int = 1024) -> RasdaIdle:
-    scheduler = RasdaIdle(LADDER, trials=trials, processes=processes, most_workers=most_workers)
+    scheduler = RasdaIdle(LADDER.rungs, LADDER.eta, trials=trials, processes=processes, most_workers=most_workers)
     for trial in range(trials):
         assert scheduler.add(trial) == Decision("continue", 10, 1)
     return scheduler
@@ -44,7 +44,7 @@ def test_a_trial_at_its_size_goes_to_the_next_rung_at_once() -> None:
 
 
 def test_processes_are_kept_for_those_to_come() -> None:
-    scheduler = RasdaIdle(LADDER, trials=4, processes=4)
+    scheduler = RasdaIdle(LADDER.rungs, LADDER.eta, trials=4, processes=4)
     scheduler.add(0)
     assert scheduler.report(said(0, 10, 1.0)) == Decision("continue", 20, 1)  # three more will come
     scheduler.close()  # but they do not

@@ -8,23 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.tune.schedulers import (
-    Asha,
-    AshaPromote,
-    Decision,
-    Halving,
-    Hyperband,
-    Ladder,
-    Rasda,
-    Report,
-    Rung,
-    Scheduler,
-    Unscheduled,
-    make_scheduler,
-)
+from ringflow.tune.schedulers import Decision, Hyperband, Ladder, Report, Scheduler, make_scheduler
 
 #: The ladder that was published for MLPF.
 PUBLISHED = Ladder(10, 200, 4)
+
+
+def made(name: str, ladder: Ladder = PUBLISHED, trials: int = 100, **sizes: int) -> Scheduler:
+    return make_scheduler(name, ladder, trials=trials, **sizes)
 
 
 def report(scheduler: Scheduler, trial: int, resource: int, value: float) -> str:
@@ -81,28 +72,15 @@ def test_a_ladder_that_cannot_be_climbed(ladder: tuple[int, int, int]) -> None:
         Ladder(*ladder)
 
 
-def test_a_rung_ranks_by_value_then_by_arrival() -> None:
-    rung = Rung()
-    for trial, value in [(5, 2.0), (3, 1.0), (9, 1.0), (1, math.nan), (2, -math.inf), (4, 0.5)]:
-        rung.put(trial, value)
-    assert rung.ranked == [4, 3, 9, 5]
-    assert rung.arrived == 6
-    rung.drop(3)
-    rung.drop(1)
-    assert rung.ranked == [4, 9, 5]
-    assert rung.arrived == 6
-    assert [rung.among_best(trial, 2) for trial in (4, 9, 5, 1, 77)] == [True, True, False, False, False]
-
-
 def test_none_stops_at_the_end_only() -> None:
-    scheduler = Unscheduled(200, workers=2)
+    scheduler = made("none", initial_workers=2)
     assert scheduler.add(0) == Decision("continue", 200, 2)
     assert report(scheduler, 0, 199, 1.0) == "continue"
     assert report(scheduler, 0, 200, 1.0) == "stop"
 
 
 def test_asha_goes_on_with_the_best_one_in_four_of_those_so_far() -> None:
-    scheduler = Asha(PUBLISHED)
+    scheduler = made("asha")
     # best of 1; not of 2; best of 3; not of 4; second of 5: one in 4 is 1; best of 6 and 7; second of 8: one in 4 is 2
     verdicts = arrive(scheduler, 10, [5.0, 6.0, 4.0, 7.0, 4.5, 3.0, 2.0, 2.5])
     assert verdicts == ["continue", "stop", "continue", "stop", "stop", "continue", "continue", "continue"]
@@ -113,15 +91,15 @@ def test_asha_goes_on_with_the_best_one_in_four_of_those_so_far() -> None:
 
 
 def test_asha_does_not_go_on_with_what_is_no_number() -> None:
-    assert arrive(Asha(PUBLISHED), 10, [math.nan, math.inf, 3.0]) == ["stop", "stop", "continue"]
+    assert arrive(made("asha"), 10, [math.nan, math.inf, 3.0]) == ["stop", "stop", "continue"]
 
 
 def test_what_is_no_number_counts_among_those_that_came() -> None:
-    assert arrive(Asha(PUBLISHED), 10, [1.0, *[math.nan] * 6, 2.0])[-1] == "continue"  # the second of 8
+    assert arrive(made("asha"), 10, [1.0, *[math.nan] * 6, 2.0])[-1] == "continue"  # the second of 8
 
 
 def test_a_report_that_comes_late_counts_at_every_rung_it_passed() -> None:
-    scheduler = Asha(PUBLISHED)
+    scheduler = made("asha")
     scheduler.add(0)
     assert scheduler.report(Report(0, 170, 1.0)) == Decision("continue", 200, 1)
     scheduler.add(1)
@@ -129,7 +107,7 @@ def test_a_report_that_comes_late_counts_at_every_rung_it_passed() -> None:
 
 
 def test_asha_promotes_when_enough_are_there() -> None:
-    scheduler = AshaPromote(PUBLISHED)
+    scheduler = made("asha-promote")
     assert arrive(scheduler, 10, [5.0, 6.0, 4.0]) == ["pause"] * 3
     assert scheduler.promoted() == []
     scheduler.add(3)
@@ -143,19 +121,19 @@ def test_asha_promotes_when_enough_are_there() -> None:
 
 
 def test_asha_promotes_the_next_one_for_one_that_is_gone() -> None:
-    scheduler = AshaPromote(PUBLISHED)
+    scheduler = made("asha-promote")
     arrive(scheduler, 10, [5.0, 6.0, 4.0, 7.0])
     scheduler.gone(2)
     assert [trial for trial, _ in scheduler.promoted()] == [0]
 
 
 def test_asha_promotes_one_to_the_end_however_few_there_are() -> None:
-    assert climb(AshaPromote(PUBLISHED), 3) == {10: 3, 40: 1, 160: 1, 200: 1}
-    assert climb(AshaPromote(PUBLISHED), 24) == {10: 24, 40: 6, 160: 1, 200: 1}
+    assert climb(made("asha-promote"), 3) == {10: 3, 40: 1, 160: 1, 200: 1}
+    assert climb(made("asha-promote"), 24) == {10: 24, 40: 6, 160: 1, 200: 1}
 
 
 def test_rasda_gives_survivors_of_rung_i_eta_to_the_i_plus_1_times_the_workers() -> None:
-    scheduler = Rasda(PUBLISHED, workers=2, most_workers=1024)
+    scheduler = made("rasda", initial_workers=2)
     assert scheduler.add(0) == Decision("continue", 10, 2)
     assert scheduler.report(Report(0, 10, 1.0)) == Decision("resize", 40, 2 * 4)
     assert scheduler.report(Report(0, 11, 1.0)) == Decision("continue", 40, 2 * 4)  # it has them now
@@ -165,22 +143,22 @@ def test_rasda_gives_survivors_of_rung_i_eta_to_the_i_plus_1_times_the_workers()
 
 
 def test_rasda_has_only_so_many_workers() -> None:
-    scheduler = Rasda(PUBLISHED, workers=2, most_workers=8)
+    scheduler = made("rasda", initial_workers=2, most_workers=8)
     scheduler.add(0)
     assert scheduler.report(Report(0, 10, 1.0)) == Decision("resize", 40, 8)
     assert scheduler.report(Report(0, 40, 1.0)) == Decision("continue", 160, 8)
     with pytest.raises(UsageError, match="from 9 to 8"):
-        Rasda(PUBLISHED, workers=9, most_workers=8)
+        made("rasda", initial_workers=9, most_workers=8)
 
 
 def test_rasda_stops_whom_asha_stops() -> None:
     values = [5.0, 6.0, 4.0, 7.0, 4.5, 3.0, 2.0, 2.5]
-    living = [verdict.replace("resize", "continue") for verdict in arrive(Rasda(PUBLISHED), 10, values)]
-    assert living == arrive(Asha(PUBLISHED), 10, values)
+    living = [verdict.replace("resize", "continue") for verdict in arrive(made("rasda"), 10, values)]
+    assert living == arrive(made("asha"), 10, values)
 
 
 def test_halving_waits_for_all_and_keeps_one_in_eta() -> None:
-    scheduler = Halving(PUBLISHED.rungs, 4, 9)
+    scheduler = made("halving", trials=9)
     assert (
         arrive(scheduler, 10, [5.0, 6.0, 4.0, 7.0, math.nan, 8.0, 8.0, 8.0]) == ["pause"] * 4 + ["stop"] + ["pause"] * 3
     )
@@ -196,7 +174,7 @@ def test_halving_waits_for_all_and_keeps_one_in_eta() -> None:
 
 
 def test_halving_does_not_wait_for_those_that_are_gone_or_never_come() -> None:
-    scheduler = Halving(PUBLISHED.rungs, 4, 6)
+    scheduler = made("halving", trials=6)
     assert arrive(scheduler, 10, [5.0, 6.0, 4.0, 7.0]) == ["pause"] * 4
     scheduler.add(4)
     scheduler.close()
@@ -216,17 +194,17 @@ def test_hyperband_has_the_brackets_of_its_paper() -> None:
         {27: 8, 81: 2},
         {81: 5},
     ]
-    sizes = [Hyperband(Ladder(1, 81, 3)).bracket_trials(bracket) for bracket in range(5)]
+    sizes = [Hyperband(Ladder(1, 81, 3).from_the_end, 3).bracket_trials(bracket) for bracket in range(5)]
     assert sizes == [81, 34, 15, 8, 5]
     so_far = dict.fromkeys((1, 3, 9, 27, 81), 0)
     for number in range(5):
         so_far = {resource: count + brackets[number].get(resource, 0) for resource, count in so_far.items()}
-        came = climb(Hyperband(Ladder(1, 81, 3)), sum(sizes[: number + 1]))
+        came = climb(made("hyperband", Ladder(1, 81, 3)), sum(sizes[: number + 1]))
         assert came == {resource: count for resource, count in so_far.items() if count}
 
 
 def test_hyperband_begins_again_after_its_last_bracket() -> None:
-    scheduler = Hyperband(Ladder(1, 9, 3))
+    scheduler = made("hyperband", Ladder(1, 9, 3))
     firsts = [scheduler.add(trial).until for trial in range(20)]
     assert firsts == [1] * 9 + [3] * 5 + [9] * 3 + [1] * 3
 

@@ -44,7 +44,7 @@ def test_optuna_decides_the_same_on_every_report(ladder: Ladder, seed: int) -> N
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=ladder.least, reduction_factor=ladder.eta)
     study = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(seed=1))
-    ours = Asha(ladder)
+    ours = Asha(ladder.rungs, ladder.eta)
     theirs = []
     for trial in range(60):
         ours.add(trial)
@@ -68,7 +68,7 @@ def test_where_optuna_differs_values_that_are_no_numbers() -> None:
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2))
-    ours = Asha(Ladder(1, 64, 2))
+    ours = Asha(Ladder(1, 64, 2).rungs, 2)
     told = []
     for trial, value in enumerate([math.inf, 1.0, math.nan, 2.0]):
         ours.add(trial)
@@ -87,7 +87,7 @@ def test_optuna_has_the_same_brackets() -> None:
         trial = optuna.create_study(pruner=pruner).ask()
         trial.report(1.0, 1)
         trial.should_prune()
-        ours = Hyperband(Ladder(least, most, eta))
+        ours = Hyperband(Ladder(least, most, eta).from_the_end, eta)
         assert pruner._trial_allocation_budgets == [ours.bracket_trials(i) for i in range(pruner._n_brackets)]
 
 
@@ -102,7 +102,7 @@ def ray_asha(ladder: Ladder) -> Any:
 @pytest.mark.parametrize(("eta", "differences"), [(2, 0.1), (4, 0.2)])
 def test_ray_goes_on_with_all_that_we_go_on_with(eta: int, differences: float) -> None:
     ladder = Ladder(10, 10 * eta**3, eta)
-    ours, theirs = Asha(ladder), ray_asha(ladder)
+    ours, theirs = Asha(ladder.rungs, ladder.eta), ray_asha(ladder)
     stubs = [SimpleNamespace(trial_id=str(trial)) for trial in range(200)]
     for trial, stub in enumerate(stubs):
         ours.add(trial)
