@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fixtures.synthetic_study import make_study, write_rows
+from fixtures.synthetic_study import make_study, sample, write_rows
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.tune.charts import STATES, Axis, lanes_of, value_axis
 from ringflow.tune.folder import StudyFolder
@@ -248,7 +248,7 @@ SPACE = Space(
 
 def trials_of(value: Callable[[dict[str, Any]], float], count: int = 300) -> list[TrialRecord]:
     rng = np.random.default_rng(1)
-    points = [SPACE.sample(rng) for _ in range(count)]
+    points = [sample(SPACE, rng) for _ in range(count)]
     return [
         TrialRecord(n, point, 0.0, "complete", reports=[Reported(100, value(point), {}, 1, 1.0, "stop")])
         for n, point in enumerate(points)
@@ -271,5 +271,5 @@ def test_what_matters_more_has_a_larger_share_and_conditions_count() -> None:
 
 def test_few_trials_and_equal_trials_tell_nothing() -> None:
     assert importances(SPACE, trials_of(lambda point: point["a"], 7)) == {}
-    assert importances(SPACE, [TrialRecord(n, SPACE.sample(np.random.default_rng(n)), 0.0) for n in range(20)]) == {}
+    assert importances(SPACE, [TrialRecord(n, sample(SPACE, np.random.default_rng(n)), 0.0) for n in range(20)]) == {}
     assert set(importances(SPACE, trials_of(lambda point: 1.0, 30)).values()) == {0.0}
