@@ -181,7 +181,6 @@ def main() -> None:
         "rows": rows,
         "load_before": load,
         "note": "one thread per process; the master is a process more than the workers, and competes with them for the cores",
-        "mpi4py": package_version("mpi4py"),
         "mpich": package_version("mpich"),
         **hardware("cpu"),
     }

@@ -40,7 +40,8 @@ def launched(events: Path, run: Path, *launcher: str, **variables: str) -> dict[
             seen |= {one: tree[one.held_by[0]] for one in listening(tree)}
             time.sleep(0.2)
         assert process.returncode == 0, process.communicate()[1]
-    assert any("-m ringflow.cli train" in line or "RayTrainWorker" in line for line in seen.values()), seen
+    workers = ("-m ringflow.cli train", "RayTrainWorker", "-m ringflow.launch.spark")
+    assert any(name in line for line in seen.values() for name in workers), seen
     return seen
 
 

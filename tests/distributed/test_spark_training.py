@@ -126,7 +126,7 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(
 
     def workers() -> list[int]:
         everybody = [found for daemon in spark_daemons.workers for found in descendants(daemon.pid).items()]
-        return [pid for pid, line in everybody if "ringflow.cli train" in line]
+        return [pid for pid, line in everybody if "ringflow.launch.spark" in line]
 
     with ThreadPoolExecutor(1) as pool:
         try:

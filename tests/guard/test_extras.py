@@ -51,7 +51,6 @@ CASES = [
     ("pyspark", "spark", ("launch", "spark", "--", *TRAIN)),
     ("pyspark", "spark", ("reconstruct", "data", "-o", "out.parquet", "--on", "spark")),
     ("pyspark", "spark", ("perceptron", "data", "--out", "perceptron")),
-    ("mpi4py", "mpi", (*TRAIN, "sync=easgd")),
     ("mpiexec", "mpi", ("launch", "mpi", "--", *TRAIN)),
 ]
 WITHOUT = """

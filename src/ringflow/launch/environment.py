@@ -6,11 +6,16 @@ where the processes meet.
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
@@ -34,6 +39,8 @@ QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 #: Told to stop, and did so after a checkpoint.
 STOPPED = StoppedError.exit_code
 _DONE, _WRONG_USAGE, _SIGNAL = 0, 2, 128
+#: Time for the last words of processes that have ended.
+_SECONDS_TO_END = 5.0
 GOES_ON = "it goes on from the last checkpoint"
 
 
@@ -133,3 +140,43 @@ def with_restarts(start: Callable[[], int], restarts: int) -> int:
             complain(f"ringflow: {error}")
         complain(f"ringflow: starting again, {number} of {restarts}")
     return start()
+
+
+@contextmanager
+def listening(host: str) -> Iterator[tuple[str, int]]:
+    """An address where processes elsewhere say what they have to say, which comes on stderr."""
+    speakers, stream = [], sys.stderr
+
+    class Lines(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            speakers.append(threading.current_thread())
+            for line in self.rfile:
+                stream.write(line.decode(errors="replace"))
+                stream.flush()
+
+    with socketserver.ThreadingTCPServer((host, 0), Lines) as server:
+        server.daemon_threads = True  # one whose machine is gone never ends
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield host, server.server_address[1]
+        finally:
+            server.shutdown()
+            for speaker in speakers:
+                speaker.join(_SECONDS_TO_END)
+
+
+def enter(folder: str) -> None:
+    """Go to the folder where the command was given: names of files are meant from there."""
+    try:
+        os.chdir(folder)
+    except OSError:
+        raise FailureError(
+            f"{socket.gethostname()} cannot see {folder}; start from a folder on a file system that all nodes share"
+        ) from None
+
+
+def run_here(words: Sequence[str]) -> tuple[int, str]:
+    """Run a ringflow command in this process; its exit code, and what it writes on stdout."""
+    with redirect_stdout(io.StringIO()) as said:
+        code = int(importlib.import_module("ringflow.cli").main(words))
+    return code, said.getvalue()

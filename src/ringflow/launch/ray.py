@@ -3,13 +3,12 @@
     run(["train", "clic_tiny", "--out", "runs/first"], workers=2, address="auto")
 
 Ray Train chooses the nodes, starts a process on each slot, and starts all again if one dies. The process group is the one that
-the command makes itself, as with every other launcher: Ray only tells where to meet. What the processes say comes back through
-a queue, because Ray's own way adds a prefix to every line and writes all of them on stdout.
+the command makes itself, as with every other launcher: Ray only tells where to meet. What the processes say comes back over a
+connection of its own, because Ray adds a prefix to every line and writes all of them on stdout.
 """
 
 from __future__ import annotations
 
-import importlib
 import io
 import logging
 import os
@@ -17,16 +16,24 @@ import re
 import socket
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.errors import FailureError, RingflowError, UsageError
 from ringflow.base.log import complain, say
-from ringflow.launch.environment import GOES_ON, QUIET, free_port, is_final, is_loopback
+from ringflow.launch.environment import (
+    GOES_ON,
+    QUIET,
+    enter,
+    free_port,
+    is_final,
+    is_loopback,
+    listening,
+    run_here,
+)
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
 
 _ADVICE = "start it with `ray start --head`, or leave --address out to use this machine"
@@ -123,10 +130,35 @@ def run(words: Sequence[str], workers: int, address: str | None = None, restarts
     """
     ray, ours = open_ray(address, workers)
     try:
-        wants = _share(ray, words, workers)
-        with tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder, _output_queue() as queue:
-            config = {"words": list(words), "folder": str(Path.cwd()), "queue": queue, "restarts": restarts}
-            return _fit(ray, _trainer(config, workers, wants, folder))
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+        train, wants = framework("ray.train", "ray"), _share(ray, words, workers)
+        with (
+            tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder,
+            listening(ray.util.get_node_ip_address()) as address_of_this,
+        ):
+            # A TorchTrainer is this one with a process group of its own, which would be in the way of the command's.
+            trainer = DataParallelTrainer(
+                work,
+                train_loop_config={
+                    "words": list(words),
+                    "folder": str(Path.cwd()),
+                    "says_at": address_of_this,
+                    "restarts": restarts,
+                    "on_gpus": "GPU" in wants,
+                },
+                scaling_config=train.ScalingConfig(
+                    num_workers=workers, use_gpu="GPU" in wants, resources_per_worker=wants
+                ),
+                run_config=train.RunConfig(
+                    storage_path=folder,  # nothing is kept there: ringflow writes its own checkpoints
+                    failure_config=train.FailureConfig(max_failures=restarts),
+                    worker_runtime_env={"env_vars": _VARIABLES},
+                ),
+            )
+            code, said = _fit(ray, trainer)
+        sys.stdout.write(said)
+        return code
     finally:
         if ours:
             ray.shutdown()
@@ -137,131 +169,70 @@ def _share(ray: Any, words: Sequence[str], workers: int) -> dict[str, float]:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     on_gpus = _ON_CPU not in words and any(node.get("GPU", 0.0) >= 1.0 for node in nodes)
     wants = {"CPU": 1.0, "GPU": 1.0} if on_gpus else {"CPU": 1.0}
-    slots = _slots(nodes, wants)
-    if slots < workers:
+
+    def slots(*places: dict[str, float]) -> int:
+        return sum(min(int(place.get(name, 0.0)) for name in wants) for place in places)
+
+    if slots(*nodes) < workers:
         kind, way_out = ("GPUs", f", train with {_ON_CPU},") if on_gpus else ("cores", "")
         raise FailureError(
-            f"{workers} workers do not fit: the Ray cluster has {slots} {kind}; use --workers {max(slots, 1)}{way_out} or add "
-            "nodes with `ray start --address`"
+            f"{workers} workers do not fit: the Ray cluster has {slots(*nodes)} {kind}; use --workers {max(slots(*nodes), 1)}"
+            f"{way_out} or add nodes with `ray start --address`"
         )
-    free = _slots([{name: ray.available_resources().get(name, 0.0) for name in wants}], wants)
-    if free < workers:
-        say(f"waiting: {max(free, 0)} of the {workers} slots are free")
+    if (free := slots(ray.available_resources())) < workers:
+        say(f"waiting: {free} of the {workers} slots are free")
     return wants
 
 
-def _slots(nodes: Sequence[dict[str, float]], wants: dict[str, float]) -> int:
-    return sum(min(int(node.get(name, 0.0) // amount) for name, amount in wants.items()) for node in nodes)
-
-
-@contextmanager
-def _output_queue() -> Iterator[Any]:
-    """A queue; what comes in it is written on the stream that it names, and nothing else is: Ray tells of dead workers on
-    stdout, at great length."""
-    from ray.util.queue import Queue
-
-    queue, streams = Queue(actor_options={"num_cpus": 0}), {"stdout": sys.stdout, "stderr": sys.stderr}
-
-    def listen() -> None:
-        while (said := queue.get()) is not None:
-            name, text = said
-            streams[name].write(text)
-            streams[name].flush()
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield queue
-    finally:
-        queue.put(None)
-        listener.join()
-        queue.shutdown()
-
-
-def _trainer(config: dict[str, Any], workers: int, wants: dict[str, float], folder: str) -> Any:
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-    train, on_gpus = framework("ray.train", "ray"), "GPU" in wants
-    # A TorchTrainer is this one with a process group of its own, which would be in the way of the command's.
-    return DataParallelTrainer(
-        work,
-        train_loop_config={**config, "on_gpus": on_gpus},
-        scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=on_gpus, resources_per_worker=wants),
-        run_config=train.RunConfig(
-            storage_path=folder,  # nothing is kept there: ringflow writes its own checkpoints
-            failure_config=train.FailureConfig(max_failures=config["restarts"]),
-            worker_runtime_env={"env_vars": _VARIABLES},
-        ),
-    )
-
-
-def _fit(ray: Any, trainer: Any) -> int:
+def _fit(ray: Any, trainer: Any) -> tuple[int, str]:
+    """Exit code and stdout of the first process."""
     from ray.train import TrainingFailedError
 
     try:
-        return int(trainer.fit().return_value)
+        with redirect_stdout(io.StringIO()):  # where Ray tells of dead workers, at great length
+            code, said = trainer.fit().return_value
+        return code, said
     except TrainingFailedError as error:
         failures = getattr(error, "worker_failures", {})
-        told = [failure for failure in failures.values() if FailedHereError.__name__ in str(failure)]
-        if failures and len(told) == len(failures):
-            return 1  # the command has said why
-        raise _explained(error, failures) from None
+        if failures and all(FailedHereError.__name__ in str(failure) for failure in failures.values()):
+            return 1, ""  # the command has said why
+        if "No module named 'ringflow'" in str(error):
+            reason = "the workers' Python has no ringflow; install it on every node of the cluster"
+        elif not failures:
+            reason = f"Ray Train failed ({one_line(str(error))}); {_GO_ON}"
+        else:
+            rank, told = min(failures), str(failures[min(failures)])
+            kind = re.search(r"exit type: (\w+)", told)  # the rest of many lines is the same for every death
+            why = f"Ray says {kind[1]}" if kind else one_line(told)
+            reason = f"process {rank} was ended, and the others with it ({why}); {_GO_ON}"
+        raise FailureError(reason) from None
     except ray.exceptions.RayError as error:
         raise FailureError(f"the Ray cluster was lost ({one_line(str(error))}); {_GO_ON}") from None
-
-
-def _explained(error: Exception, failures: dict[int, Exception]) -> FailureError:
-    if "No module named 'ringflow'" in str(error):
-        return FailureError("the workers' Python has no ringflow; install it on every node of the cluster")
-    if not failures:
-        return FailureError(f"Ray Train failed ({one_line(str(error))}); {_GO_ON}")
-    rank = min(failures)
-    told = str(failures[rank])
-    kind = re.search(r"exit type: (\w+)", told)  # the rest of many lines is the same for every death
-    reason = f"Ray says {kind[1]}" if kind else one_line(told)
-    return FailureError(f"process {rank} was ended, and the others with it ({reason}); {_GO_ON}")
 
 
 class FailedHereError(Exception):
     """The command failed and said why; Ray shall start it again."""
 
 
-class Wire(io.TextIOBase):
-    """A stream that ends in the launching process; what is written goes there when it is flushed."""
-
-    def __init__(self, queue: Any, name: str) -> None:
-        super().__init__()
-        self._queue, self._name, self._text = queue, name, ""
-
-    def write(self, text: str) -> int:
-        """Keep it until it is flushed."""
-        self._text += text
-        return len(text)
-
-    def flush(self) -> None:
-        """Send what was written, and wait until it is there: a process that dies afterwards has said it."""
-        if self._text:
-            self._queue.put((self._name, self._text))
-            self._text = ""
-
-
-def work(config: dict[str, Any]) -> int:
-    """Run the command in this process of Ray; its exit code. A traceback goes where the command's words go."""
-    queue = config["queue"]
-    with redirect_stdout(Wire(queue, "stdout")), redirect_stderr(Wire(queue, "stderr")):
+def work(config: dict[str, Any]) -> tuple[int, str]:
+    """Run the command in this process of Ray; its exit code and its stdout. A traceback goes where the command's words go."""
+    code, said = 1, ""
+    with (
+        socket.create_connection(config["says_at"]) as connection,
+        connection.makefile("w") as stream,
+        redirect_stderr(stream),
+    ):
         try:
             _meet(config["on_gpus"])
-            code = _command(config["words"], config["folder"])
+            enter(config["folder"])
+            code, said = run_here(config["words"])
+        except RingflowError as error:
+            complain(f"ringflow: error: {error}")
         except Exception:
             traceback.print_exc()
-            code = 1
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
     if config["restarts"] and not is_final(code):
         raise FailedHereError
-    return code
+    return code, said
 
 
 def _meet(on_gpus: bool) -> None:
@@ -280,15 +251,3 @@ def _meet(on_gpus: bool) -> None:
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
     }
-
-
-def _command(words: list[str], folder: str) -> int:
-    try:
-        os.chdir(folder)  # names of files are meant from where the command was given
-    except OSError:
-        complain(
-            f"ringflow: error: {socket.gethostname()} cannot see {folder}; start from a folder on a file system that all "
-            "nodes share"
-        )
-        return 1
-    return int(importlib.import_module("ringflow.cli").main(words))

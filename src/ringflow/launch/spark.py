@@ -1,67 +1,59 @@
-"""Sessions of Spark, and processes on its executors, placed by its TorchDistributor.
+"""Sessions of Spark, and processes on its executors, all at once (barrier mode).
 
     run(["train", "clic_tiny", "data=data/ttbar", "--out", "runs/first"], workers=2, master="spark://head:7077")
     run_function(train_fn, ("data/ttbar",), workers=2)
 
-Spark starts all processes at once, in barrier mode, on its own machine if no master is given. They work in the folder of this
-process, which their machines have to see. What the first one says comes while it works; what it writes on stdout, when it is
-done.
-
-TorchDistributor starts `together` in every task, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. The work itself is a
-process below it: so one that is killed is something to tell, not the end of the task, which Spark would report on a hundred
-lines. The watchers tell each other how their processes ended, through the store at MASTER_ADDR:MASTER_PORT, which torchrun
-keeps or the first watcher; when one has failed, the others are ended soon after. Run as a module, this is the process that
-calls a function.
+The processes work in the folder of this one, which their machines have to see. What they say comes while they work; what the
+first one writes on stdout, when it is done. A task of Spark, `_watch`, starts a process with RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT set: so one that is killed is something to tell, not the end of the task, which Spark would report on a hundred
+lines. The tasks tell each other how their processes are, by the barrier; when one has failed, the others are ended soon after.
+Run as a module, this is the process.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from datetime import timedelta
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from ringflow.base.errors import FailureError, RingflowError, UsageError
-from ringflow.base.log import complain, say
+from ringflow.base.log import say
 from ringflow.launch.environment import (
     GOES_ON,
+    QUIET,
     STORE_KEPT,
-    changed,
+    enter,
+    free_port,
+    is_loopback,
     killed,
+    listening,
     loopback_store,
     loopback_variables,
+    run_here,
     with_restarts,
 )
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
-from ringflow.launch.local import NO_STORE, arguments
 
 _SECONDS_FOR_WORKERS = 60.0
 #: Without a new worker, after which no more are expected of a standalone master: those of one start all at once.
 _SECONDS_FOR_MORE = 10.0
-_SECONDS_BETWEEN_LOOKS = 0.3
+_SECONDS_BETWEEN_LOOKS = 1.0
 #: Time for the others to find out by themselves that one has failed, and to say so.
 _SECONDS_OF_GRACE = 5.0
-_SECONDS_TO_MEET = 120.0
-#: The store takes no more at a time.
-_PIECE = 4 << 20
-_FAILED, _ENDED = "ringflow/failed", "ringflow/ended"
 _LOOPBACK = ("localhost", "127.0.0.1")
-#: What torchrun and torch say of a process that failed is said here, on one line; and lines come when they are written.
-_VARIABLES = {"LOGLEVEL": "CRITICAL", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONUNBUFFERED": "1"}
 _GO_ON = f"start again: {GOES_ON}"
 #: What Spark says when an executor, or the Python of a task, is gone.
 _SIGNS_OF_DEATH = (
@@ -69,7 +61,6 @@ _SIGNS_OF_DEATH = (
     "ExecutorExited",
     "Python worker exited unexpectedly",
     "Python worker failed to connect back",
-    "failed with return code",
 )
 
 
@@ -153,15 +144,15 @@ def require_master(master: str) -> None:
     """An error if it is none, or if none of several answers."""
     if not master.startswith(("spark://", "local", "yarn", "k8s://")):
         raise UsageError(f"{master} is no Spark master; give spark://HOST:PORT, local[2], yarn or k8s://URL")
-    problems = []
+    problem = None
     for host, port in _standalone(master):
         try:
             require_answer("Spark master", host, port, "start it, or leave --master out to use this machine").close()
             return
-        except FailureError as problem:
-            problems.append(problem)
-    if problems:
-        raise problems[0]
+        except FailureError as error:
+            problem = problem or error
+    if problem:
+        raise problem
 
 
 def require_java() -> None:
@@ -173,36 +164,27 @@ def require_java() -> None:
         raise FailureError(f"Spark needs Java 17 or later, and {where}; install a Java runtime or set JAVA_HOME to it")
 
 
-def await_workers(context: Any) -> None:
-    """Wait until there is a worker: Spark itself would wait for ever."""
-    until = time.monotonic() + _SECONDS_FOR_WORKERS
-    # The first of those it knows is this process.
-    while not context.master.startswith("local") and context._jsc.sc().getExecutorMemoryStatus().size() < 2:
-        if context._jsc.sc().isStopped():
-            raise _no_session(context.master, "stopped SparkContext")
-        if time.monotonic() > until:
-            raise FailureError(
-                f"{context.master} has no free worker since {_SECONDS_FOR_WORKERS:.0f} s; start one, or end other work on it"
-            )
-        time.sleep(0.1)
-
-
-def require_slots(context: Any, wanted: int) -> None:
-    """Wait until so many tasks can run at once; an error when no more come, for Spark itself would try for minutes."""
-    await_workers(context)
-    scala = context._jsc.sc()
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    seconds = _SECONDS_FOR_MORE if context.master.startswith("spark://") else _SECONDS_FOR_WORKERS
+def await_workers(context: Any, wanted: int = 1) -> None:
+    """Wait until so many tasks can run at once; an error when no more come, for Spark itself would wait for ever."""
+    scala, master = context._jsc.sc(), context.master
     slots, since = 0, time.monotonic()
-    while (found := int(scala.maxNumConcurrentTasks(profile))) < wanted:
+    while not scala.isStopped():
+        found = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+        if found >= wanted:
+            return
         if found != slots:
             slots, since = found, time.monotonic()
-        if context.master.startswith("local") or time.monotonic() - since > seconds:
+        seconds = _SECONDS_FOR_MORE if found and master.startswith("spark://") else _SECONDS_FOR_WORKERS
+        if master.startswith("local") or time.monotonic() - since > seconds:
+            if not found:
+                raise FailureError(
+                    f"{master} has no free worker since {seconds:.0f} s; start one, or end other work on it"
+                )
             raise FailureError(
-                f"{wanted} workers do not fit: {context.master} has {found} free slots; use --workers {max(found, 1)}, or "
-                "give it more cores"
+                f"{wanted} workers do not fit: {master} has {found} free slots; use --workers {found}, or give it more cores"
             )
         time.sleep(0.1)
+    raise _no_session(master, "stopped SparkContext")
 
 
 def explained(text: str, died: str, otherwise: str) -> FailureError:
@@ -221,8 +203,8 @@ class Ended(NamedTuple):
 
     rank: int
     code: int  # negative: the signal that ended it
-    answer: bytes = b""  # what it wrote on stdout
-    order: int = 0  # 1 for the first that failed, 2 for the second; 0 for one that did not
+    answer: bytes = b""  # what it returned
+    look: int = 0  # number of the look at which it had
     stopped: bool = False  # because another had failed
 
 
@@ -233,11 +215,14 @@ def run(words: Sequence[str], workers: int, master: str | None = None, restarts:
     """
 
     def once() -> int:
-        ended = _distribute(["-m", "ringflow.cli", *words], b"", workers, master)
-        sys.stdout.write(ended[0].answer.decode())
+        ended = _distribute(_command, (list(words),), {}, workers, master)
+        if failed := first_failure(ended):
+            return failed.code
+        from pyspark import cloudpickle
+
+        sys.stdout.write(cloudpickle.loads(ended[0].answer)[0])
         sys.stdout.flush()
-        failed = first_failure(ended)
-        return failed.code if failed else 0
+        return 0
 
     return with_restarts(once, restarts)
 
@@ -252,54 +237,54 @@ def run_function(
     quiet: bool = False,
 ) -> list[Any]:
     """Call a function in several processes that know of each other; what it returned, by rank. Its error is raised here."""
+    ended = _distribute(function, args, kwargs or {}, workers, master, quiet)
+    if failed := first_failure(ended):
+        raise FailureError(f"process {failed.rank} ended with code {failed.code}; see what it says above")
     from pyspark import cloudpickle
 
-    given = cloudpickle.dumps((function, tuple(args), dict(kwargs or {})))  # type: ignore[no-untyped-call]
-    ended = _distribute(["-m", "ringflow.launch.spark"], given, workers, master, quiet)
-    failed = first_failure(ended)
-    if failed is None:
-        return [cloudpickle.loads(one.answer)[0] for one in ended]
-    if not failed.answer:
-        raise FailureError(f"process {failed.rank} ended with code {failed.code}; see what it says above")
-    error: BaseException = cloudpickle.loads(failed.answer)[1]
-    if isinstance(error, RingflowError):
-        error.told = False  # whoever should have told it did so in another process
-    raise error
+    return [cloudpickle.loads(one.answer)[0] for one in ended]
 
 
 def first_failure(ended: Sequence[Ended]) -> Ended | None:
-    """The process that the others failed with: one that was killed, which is an error, before the first that gave up."""
+    """The first process that failed without an error that came back; one that was killed, or an error, is raised."""
     failed = [one for one in ended if one.code]
-    first = min(failed, key=lambda one: (one.stopped, one.code > 0, one.order), default=None)
+    first = min(failed, key=lambda one: (one.stopped, one.code > 0, one.look), default=None)
     if first is not None and first.code < 0:
         raise killed(f"process {first.rank}", -first.code)
+    if first is not None and first.answer:
+        from pyspark import cloudpickle
+
+        error: BaseException = cloudpickle.loads(first.answer)[1]
+        if isinstance(error, RingflowError):
+            error.told = False  # whoever should have told it did so in another process
+        raise error
     return first
 
 
 def _distribute(
-    command: Sequence[str], given: bytes, workers: int, master: str | None, quiet: bool = False
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    workers: int,
+    master: str | None,
+    quiet: bool = False,
 ) -> list[Ended]:
-    """Run Python with these words in several processes; how each of them ended."""
+    """Call a function in several processes; how each of them ended."""
     begun = time.perf_counter()
     session, ours = open_spark(master, workers)
     context = session.sparkContext
     try:
-        from pyspark.ml.torch.distributor import TorchDistributor
+        from pyspark import cloudpickle
 
-        here = context.master == "local" or context.master.startswith("local[")
-        on_gpus = float(session.conf.get("spark.task.resource.gpu.amount", "0")) >= 1
-        distributor = TorchDistributor(workers, local_mode=here, use_gpu=on_gpus)
-        distributor.logger.setLevel(logging.WARNING)
-        require_slots(context, distributor.num_tasks)
+        await_workers(context, workers)
         if ours:
             context.setLogLevel("OFF")
             say(f"spark is ready, with {workers} workers, after {time.perf_counter() - begun:.1f} s")
-        # Beside a local master processes are children of this one, elsewhere those of tasks; what they say comes on stderr.
-        variables = os.environ if here else context.environment
-        work = (list(command), given, os.getcwd(), quiet)
-        with changed(variables, _VARIABLES | NO_STORE), quiet_about_pandas(), redirect_stdout(sys.stderr):
-            ended: Any = distributor._run(together, _torchrun, *work) if here else distributor.run(together, *work)
-        return list(ended)
+        with listening(session.conf.get("spark.driver.host")) as address:
+            job = (None if quiet else address, os.getcwd(), function, tuple(args), dict(kwargs))
+            watch = partial(_watch, job=cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+            ended: list[Ended] = context.parallelize(range(workers), workers).barrier().mapPartitions(watch).collect()
+        return ended
     except RingflowError:
         raise
     except Exception as error:  # of Python, or of Java through a bridge that has errors of its own
@@ -310,118 +295,70 @@ def _distribute(
             session.stop()
 
 
-def _torchrun(params: dict[str, Any], script: str) -> None:
-    """Start a script beside a local master as TorchDistributor does, but on loopback: its own listens everywhere."""
-    from pyspark.ml.torch.distributor import TorchDistributor
+def _watch(_: object, job: bytes) -> Iterator[Ended]:
+    """A task: runs a process, and ends it when it is no use any more."""
+    from pyspark import BarrierTaskContext
 
-    with tempfile.TemporaryDirectory(prefix="ringflow-") as folder:
-        words = arguments([script], params["num_processes"], f"{folder}/meeting")
-        wrapper = [sys.executable, "-m", "pyspark.ml.torch.torch_run_process_wrapper"]
-        TorchDistributor._execute_command([*wrapper, *words])
+    context = BarrierTaskContext.get()
+    hosts = [task.address.rpartition(":")[0] for task in context.getTaskInfos()]
+    rank, host = context.partitionId(), "127.0.0.1" if is_loopback(hosts[0]) else hosts[0]
+    environment = {
+        **os.environ,
+        **QUIET,
+        **loopback_variables(host),
+        "PYTHONUNBUFFERED": "1",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(hosts)),
+        "LOCAL_RANK": str(hosts[:rank].count(hosts[rank])),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": context.allGather(str(free_port()))[0],
+    }
+    if gpus := context.resources().get("gpu"):
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses), "LOCAL_RANK": "0"}
+    start = [sys.executable, "-m", "ringflow.launch.spark"]
+    with subprocess.Popen(start, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            yield _watched(child, job, rank, context)
+        finally:
+            child.kill()
 
 
-def together(command: Sequence[str], given: bytes, folder: str, quiet: bool) -> list[Ended] | None:
-    """Run Python with these words in a folder, `given` on its stdin, as one of a team. On the first node: how all ended."""
-    watch = _Watch()
-    watch.report(watch.run(command, given, folder, quiet))
-    return watch.gathered() if os.environ["GROUP_RANK"] == "0" else None
-
-
-class _Watch:
-    """Looks after a process, and at what the other watchers say."""
-
-    def __init__(self) -> None:
-        self._rank, self._size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self._place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self._parent = os.getppid()
-        self._opened: Any = None
-        self._terminated = False
-        signal.signal(signal.SIGTERM, self._terminate)
-
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        self._terminated = True
-
-    @property
-    def _is_over(self) -> bool:
-        """Whether Spark has given up the task."""
-        return self._terminated or os.getppid() != self._parent
-
-    @property
-    def _store(self) -> Any:
-        if self._opened is None:
-            from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-            if self._rank == 0 and os.environ.get(STORE_KEPT) == "False":
-                self._opened = loopback_store(*self._place, self._size)
-            else:
-                self._opened = TCPStore(*self._place, is_master=False, timeout=timedelta(seconds=_SECONDS_TO_MEET))
-        return self._opened
-
-    def run(self, command: Sequence[str], given: bytes, folder: str, quiet: bool) -> Ended:
-        """Run a process to its end, or until there is no use in it any more."""
-        if not os.path.isdir(folder):
-            where = socket.gethostname()
-            complain(
-                f"ringflow: error: a worker on {where} cannot see {folder}; start in a folder that all workers see"
-            )
-            return self._ended(1, b"")
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL if quiet else None}
-        # The process finds the store that torchrun keeps, or the first watcher; it need not open one.
-        environment = {**os.environ, **loopback_variables(self._place[0]), STORE_KEPT: "True"}
-        start = [sys.executable, *command]
-        with subprocess.Popen(start, cwd=folder, env=environment, **pipes) as child:  # type: ignore[call-overload]
-            os.nice(10)  # torch, for the store, takes seconds to load: the process comes first
-            try:
-                return self._watched(child, given)
-            finally:
-                child.kill()
-
-    def _watched(self, child: subprocess.Popen[bytes], given: bytes) -> Ended:
-        input_once: bytes | None = given
-        failed_at: float | None = None
-        stopped = False
-        while True:
-            try:
-                answer, _ = child.communicate(input_once, _SECONDS_BETWEEN_LOOKS)
-                return self._ended(child.returncode, answer, stopped)
-            except subprocess.TimeoutExpired:
-                input_once = None
-            now = time.monotonic()
-            if failed_at is None and self._store.check([_FAILED]):
-                failed_at = now
-            stopped = self._is_over or (failed_at is not None and now - failed_at > _SECONDS_OF_GRACE)
-            if stopped:
-                child.terminate()
-
-    def _ended(self, code: int, answer: bytes, stopped: bool = False) -> Ended:
-        order = self._store.add(_FAILED, 1) if code else 0
-        return Ended(self._rank, code, answer, order, stopped)
-
-    def report(self, ended: Ended) -> None:
-        """Let the first watcher know."""
-        starts = range(0, len(ended.answer), _PIECE)
-        for number, start in enumerate(starts):
-            self._store.set(f"{_ENDED}/{ended.rank}/{number}", ended.answer[start : start + _PIECE])
-        fields = {"code": ended.code, "order": ended.order, "stopped": ended.stopped, "pieces": len(starts)}
-        self._store.set(f"{_ENDED}/{ended.rank}", json.dumps(fields))
-
-    def gathered(self) -> list[Ended]:
-        """What all watchers have reported, when the last one has."""
-        while not self._store.check([f"{_ENDED}/{rank}" for rank in range(self._size)]):
-            if self._is_over:
-                sys.exit(1)
+def _watched(child: subprocess.Popen[bytes], job: bytes, rank: int, context: Any) -> Ended:
+    ended: Ended | None = None
+    failed_at = float("inf")
+    stopped = False
+    for look in count():
+        if ended is None:
+            with suppress(subprocess.TimeoutExpired):
+                answer, _ = child.communicate(job if look == 0 else None, _SECONDS_BETWEEN_LOOKS)
+                ended = Ended(rank, child.returncode, answer, look, stopped)
+        else:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-        return [self._read(rank) for rank in range(self._size)]
+        codes = context.allGather("" if ended is None else str(ended.code))
+        if ended is not None and all(codes):
+            return ended
+        if any(code not in ("", "0") for code in codes):
+            failed_at = min(failed_at, time.monotonic())
+        if ended is None and time.monotonic() - failed_at > _SECONDS_OF_GRACE:
+            stopped = True
+            child.terminate()
+    raise AssertionError("looks have no end")
 
-    def _read(self, rank: int) -> Ended:
-        fields = json.loads(self._store.get(f"{_ENDED}/{rank}"))
-        pieces = [self._store.get(f"{_ENDED}/{rank}/{number}") for number in range(fields.pop("pieces"))]
-        return Ended(rank, answer=b"".join(pieces), **fields)
+
+def _command(words: Sequence[str]) -> str:
+    """What a ringflow command writes on stdout; it ends the process if it fails, when it has said why."""
+    code, said = run_here(words)
+    if code:
+        sys.exit(code)
+    return said
 
 
-def outcome(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """What a function returns, or its error as one that can travel."""
+def outcome(
+    folder: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, RingflowError | None]:
+    """What a function returns in a folder, or its error as one that can travel."""
     try:
+        enter(folder)
         return function(*args, **kwargs), None
     except RingflowError as error:
         return None, error
@@ -434,12 +371,28 @@ def outcome(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
 
 
 def main() -> int:
-    """Read a function from stdin, call it, and write its outcome on stdout; what it prints goes to stderr."""
+    """Read a function from stdin, call it, and write its outcome on stdout; what it prints goes where all is said."""
     from pyspark import cloudpickle
 
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        made = outcome(*cloudpickle.load(sys.stdin.buffer))
+    address, *job = cloudpickle.load(sys.stdin.buffer)
+    said = os.open(os.devnull, os.O_WRONLY) if address is None else socket.create_connection(address).detach()
+    parent = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == parent:  # if Spark gives up the task, a training ends with a checkpoint
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
+    with os.fdopen(os.dup(1), "wb") as answers:
+        for stream in (1, 2):
+            os.dup2(said, stream)
+        host = os.environ["MASTER_ADDR"]
+        if is_loopback(host):  # a store that the function opened itself would listen everywhere
+            os.environ[STORE_KEPT] = "True"
+            if os.environ["RANK"] == "0":
+                loopback_store(host, int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]))
+        made = outcome(*job)
         cloudpickle.dump(made, answers)  # type: ignore[no-untyped-call]
     return int(made[1] is not None)
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -95,37 +95,30 @@ def computing_in(precision: torch.dtype, device: torch.device) -> Iterator[None]
 
 
 def accelerated(function: Callable[P, R], device: torch.device, choice: str) -> Callable[P, R]:
-    """The function, compiled if that is chosen (`auto`: on an accelerator)."""
+    """The function, compiled if that is chosen (`auto`: on an accelerator) and if there is a compiler that can do it."""
     if choice == "no" or (choice == "auto" and not is_accelerator(device)):
         return function
-    return _Compiled(function, fixed_shapes=is_accelerator(device))
+    chosen: Callable[P, R] = torch.compile(function, dynamic=False if is_accelerator(device) else None)
+    proven = False
 
-
-class _Compiled(Generic[P, R]):
-    """A compiled function that goes on without compilation where a compiler is missing or fails."""
-
-    def __init__(self, function: Callable[P, R], *, fixed_shapes: bool) -> None:
-        self._plain = function
-        self._call: Callable[P, R] = torch.compile(function, dynamic=False if fixed_shapes else None)
-        self._proven = False
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._proven:
-            return self._call(*args, **kwargs)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal chosen, proven
         try:
-            result = self._call(*args, **kwargs)
+            result = chosen(*args, **kwargs)
         except Exception as error:
-            if is_out_of_memory(error):
+            if proven or is_out_of_memory(error):
                 raise
             # If it is not the compiler that fails but the function, it fails again, with a clearer error.
-            result = self._plain(*args, **kwargs)
+            result = function(*args, **kwargs)
             reason = " ".join(str(error).split())[:160]
             say(
                 f"torch.compile does not work here ({type(error).__name__}: {reason}); training goes on without it, slower"
             )
-            self._call = self._plain
-        self._proven = True
+            chosen = function
+        proven = True
         return result
+
+    return call
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -171,7 +164,7 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
     """States of torch's own generators, by the type of device they are on."""
     states = {"cpu": torch.get_rng_state()}
     if is_accelerator(device):
-        states[device.type] = _module(device).get_rng_state(device).cpu()
+        states[device.type] = torch.get_device_module(device).get_rng_state(device).cpu()
     return states
 
 
@@ -179,7 +172,7 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
     """Put the states back; one of a device that is not used now is left alone."""
     torch.set_rng_state(states["cpu"])
     if is_accelerator(device) and device.type in states:
-        _module(device).set_rng_state(states[device.type], device)
+        torch.get_device_module(device).set_rng_state(states[device.type], device)
 
 
 @contextmanager
@@ -194,14 +187,13 @@ def undisturbed(device: torch.device, seed: int | None = None) -> Iterator[None]
         set_random_states(before, device)
 
 
-def _module(device: torch.device) -> Any:
-    return torch.get_device_module(device)
-
-
 def hardware(device: str) -> dict[str, Any]:
     """The machine that a number was measured on: processor, cores, accelerator, and versions of what was timed."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     described: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": next(names, platform.processor()),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": package_version("torch"),
@@ -213,12 +205,3 @@ def hardware(device: str) -> dict[str, Any]:
         name_of = getattr(torch.get_device_module(device), "get_device_name", None)
         described["accelerator"] = name_of() if name_of else device
     return described
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())

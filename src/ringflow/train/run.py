@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,19 +53,18 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
     Several processes that were started together train one network; the first of them asks the pace, if there is one, how far
     to go.
     """
-    together = settings.sync == "allreduce"
-    if pace is not None and not together:
+    if pace is not None and settings.sync != "allreduce":
         raise UsageError(f"a training that is paced from outside needs sync=allreduce, not sync={settings.sync}")
     device = choose_device(settings.compute.device)
-    with joined(device, settings.compute.timeout) if together else asynchronous.joined(settings) as world:
+    with joined(device, settings.compute.timeout) as world, ExitStack() as held:
         world.require_same({"version of ringflow": __version__})
         # Devices may have other names on other machines.
         words = settings.model_dump(mode="json", exclude={"compute": {"device"}})
         world.require_same(dict(flat({**words, "--out": str(out.absolute())})))
         settings = world.on_first(lambda: resolved(settings, out, world.size, overwrite))
         world.require_same({"version of the data": fingerprint(settings)})
-        with world.first_holds(lambda: _claimed(settings, out, overwrite, world.size)):
-            result = _train(settings, out, device, world, pace)
+        world.on_first(lambda: held.enter_context(_claimed(settings, out, overwrite, world.size)))
+        result = _train(settings, out, device, world, pace)
     page = out / PROFILE_FOLDER / "report.html"
     profile = page if settings.profile and page.exists() else None
     return {"path": str(out), "device": str(device), "processes": world.size, "profile": profile, **result}
@@ -74,13 +73,14 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
 def _train(settings: TrainSettings, out: Path, device: torch.device, world: World, pace: Pace | None) -> dict[str, Any]:
     compute, lanes = settings.compute, settings.source.lanes
     place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
-    own = world.lanes(lanes) if isinstance(world, asynchronous.MpiWorld) else place.lanes(lanes)
+    together = settings.sync == "allreduce"
+    own = place.lanes(lanes) if together else asynchronous.own_lanes(world, lanes)
     kept = _without_workers(settings)
     with open_training_data(settings, device, out, own) as data:
         if data.validate is None:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
         rules = partial(_rules, settings, data.validate) if pace is None else dict
-        if isinstance(world, asynchronous.MpiWorld):
+        if not together:
             return asynchronous.train(kept, data, out, world, rules)
         with profiled(out, world, device, compute.strategy) if settings.profile else nullcontext(UNMEASURED) as phases:
             return Trainer(kept, data, out, world, pace, rules).fit(phases)
@@ -96,6 +96,8 @@ def resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> 
         else:
             path = model_file(Path(start)).absolute()
             settings = settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
+    if settings.sync != "allreduce":
+        asynchronous.require_workers(settings, size)
     require_spreadable(settings, size)
     if settings.profile and not together:
         raise UsageError(

@@ -10,13 +10,14 @@ MASTER_ADDR and MASTER_PORT. Without them a process is alone, and nothing here c
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from types import FrameType
@@ -31,7 +32,6 @@ from torch.distributed.rendezvous import rendezvous
 from ringflow.base.errors import FailureError, LostPeerError, RingflowError, StoppedError, UsageError
 from ringflow.base.log import speaks
 from ringflow.launch.environment import STORE_KEPT, changed, is_loopback, loopback_store, loopback_variables
-from ringflow.train.device import is_out_of_memory
 
 T = TypeVar("T")
 
@@ -43,16 +43,24 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 @contextmanager
 def collective() -> Iterator[None]:
-    """Around what several processes do together: what torch raises there is another one that is gone."""
+    """Around a call that does nothing but talk to other processes: what torch raises there is another one that is gone.
+
+    Gloo has no type of its own for that. Around anything that also computes this would be a lie.
+    """
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())[:160]
-        raise LostPeerError(
-            f"another process of this training ended ({reason}); start it again: it goes on from the last checkpoint"
-        ) from error
+        raise lost_peer(error) from error
+
+
+def lost_peer(error: BaseException) -> LostPeerError:
+    """The error of a process that finds another one gone."""
+    reason = " ".join(str(error).split())[:160]
+    return LostPeerError(
+        f"another process of this training ended ({reason}); start it again: it goes on from the last checkpoint"
+    )
 
 
 class World:
@@ -68,7 +76,7 @@ class World:
         self._device, self._group = device, group
         # Numbers on the host travel apart, so that an accelerator need not be waited for. None is the group of all: held here,
         # that one would outlive its end in the frames of an error, and abort the process.
-        self._host = dist.new_group(backend="gloo") if device.type != "cpu" and group is None else group
+        self.host_group = dist.new_group(backend="gloo") if device.type != "cpu" and group is None else group
 
     @property
     def is_first(self) -> bool:
@@ -78,10 +86,9 @@ class World:
     @collective()
     def all_reduce(self, values: Sequence[float]) -> list[float]:
         """The sums, over all processes, of numbers on the host."""
-        if self.size == 1:
-            return list(values)
         sums = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(sums, group=self._host)
+        if self.size > 1:
+            dist.all_reduce(sums, group=self.host_group)
         return sums.tolist()
 
     @collective()
@@ -93,11 +100,10 @@ class World:
     @collective()
     def broadcast(self, thing: T, source: int = 0) -> T:
         """What one process has."""
-        if self.size == 1:
-            return thing
-        carried = [thing if self.rank == source else None]
-        dist.broadcast_object_list(carried, group=self._host, group_src=source)
-        return carried[0]  # type: ignore[return-value]
+        carried = [thing]
+        if self.size > 1:
+            dist.broadcast_object_list(carried, group=self.host_group, group_src=source)
+        return carried[0]
 
     @collective()
     def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
@@ -108,28 +114,16 @@ class World:
     @collective()
     def all_gather(self, thing: T) -> list[T]:
         """What every process has, by rank."""
-        if self.size == 1:
-            return [thing]
-        everybody: list[Any] = [None] * self.size
-        dist.all_gather_object(everybody, thing, group=self._host)
+        everybody = [thing] * self.size
+        if self.size > 1:
+            dist.all_gather_object(everybody, thing, group=self.host_group)
         return everybody
 
     @collective()
     def all_gather_(self, tensor: Tensor) -> list[Tensor]:
         """Everybody's tensor on the device, all of one shape, by rank."""
-        if self.size == 1:
-            return [tensor]
         everybody = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(everybody, tensor.contiguous(), group=self._group)
-        return everybody
-
-    @collective()
-    def gather(self, thing: T) -> list[T]:
-        """What every process has, by rank, in the first process; nothing elsewhere."""
-        if self.size == 1:
-            return [thing]
-        everybody: list[Any] = [None] * self.size if self.is_first else []
-        dist.gather_object(thing, everybody or None, group=self._host, group_dst=0)
         return everybody
 
     @collective()
@@ -151,14 +145,12 @@ class World:
     @collective()
     def split(self, parts: int) -> tuple[World, World]:
         """Cut the world into groups of `parts` neighbours; this process's own, and that of all in its place."""
-        neighbours = [list(range(first, first + parts)) for first in range(0, self.size, parts)]
-        return self._own_of(neighbours), self._own_of(list(map(list, zip(*neighbours, strict=True))))
-
-    def _own_of(self, rows: list[list[int]]) -> World:
-        """The group of the row that this process is in; all processes make all of them, in the same order."""
-        groups = [dist.new_group(row) if len(row) > 1 else None for row in rows]
-        own = next(group for group, row in zip(groups, rows, strict=True) if self.rank in row)
-        return ALONE if own is None else World(self._device, own)
+        neighbours = torch.arange(self.size).view(-1, parts)
+        within, across = (
+            World(self._device, dist.new_subgroups_by_enumeration(rows.tolist())[0])  # type: ignore[no-untyped-call]
+            for rows in (neighbours, neighbours.T)
+        )
+        return within, across
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Let the first process do something; all get the result, or its error."""
@@ -173,13 +165,6 @@ class World:
             failure.told = not self.is_first
             raise failure
         return result  # type: ignore[no-any-return]
-
-    @contextmanager
-    def first_holds(self, holding: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-        """Let the first process hold something while all work; its error when it cannot is everybody's."""
-        with ExitStack() as held:
-            self.on_first(lambda: held.enter_context(holding()))
-            yield
 
     def require_same(self, mine: Mapping[str, object]) -> None:
         """An error if the processes differ in one of several things, by name."""
@@ -239,9 +224,9 @@ def _meet(device: torch.device, timeout: timedelta, host: str, port: int) -> Non
         backend = dist.get_default_backend_for_device(device)
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
     except (RuntimeError, ValueError, OSError) as error:  # what torch raises depends on where it waits
-        reason = " ".join(str(error).split())[:160]
-        if "EADDRINUSE" in reason or "already in use" in reason:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise FailureError(f"something else listens at {host}:{port}; give another MASTER_PORT") from None
+        reason = " ".join(str(error).split())[:160]
         raise FailureError(
             f"the processes did not meet at {host}:{port} ({reason}); are all of them started?"
         ) from None

@@ -14,7 +14,8 @@ import pytest
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch import ray as launcher
-from ringflow.launch.ray import Wire, _share
+from ringflow.launch.environment import listening
+from ringflow.launch.ray import _share
 
 
 def cluster(*nodes: dict[str, float], free: dict[str, float] | None = None) -> Any:
@@ -105,61 +106,44 @@ def test_a_head_is_where_it_was_said_to_be(
         launcher._head("auto")
 
 
-def test_words_travel_when_they_are_flushed() -> None:
-    sent: list[Any] = []
-    wire = Wire(SimpleNamespace(put=sent.append), "stderr")
-    print("one", "two", file=wire)
-    assert sent == []
-    print("three", file=wire, flush=True)
-    wire.flush()
-    assert sent == [("stderr", "one two\nthree\n")]
-    assert not wire.isatty()
-
-
 @pytest.fixture
-def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """What a worker that meets nobody is told."""
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[int, str]]]:
+    """What a worker that meets nobody makes of a command."""
     monkeypatch.setattr(launcher, "_meet", lambda on_gpus: None)
     monkeypatch.chdir(tmp_path)
 
-    def tell(*words: str, folder: Path = tmp_path, restarts: int = 0) -> dict[str, Any]:
-        queue = SimpleNamespace(said=[])
-        queue.put = queue.said.append
-        return {"words": words, "folder": str(folder), "queue": queue, "restarts": restarts, "on_gpus": False}
+    def go(*words: str, folder: Path = tmp_path, restarts: int = 0) -> tuple[int, str]:
+        config = {"words": words, "folder": str(folder), "restarts": restarts, "on_gpus": False}
+        with listening("127.0.0.1") as address:
+            return launcher.work({**config, "says_at": address})
 
-    return tell
+    return go
 
 
-@pytest.mark.parametrize("restarts", [0, 3])
-def test_a_wrong_word_comes_back_and_nothing_is_started_again(
-    restarts: int, telling: Callable[..., dict[str, Any]]
+def test_what_a_worker_says_comes_back_and_a_failure_is_started_again(
+    work: Callable[..., tuple[int, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = telling("train", "no=thing", "--out", "run", restarts=restarts)
-    assert launcher.work(told) == 2
-    [(stream, text)] = told["queue"].said
-    assert (stream, text.count("\n")) == ("stderr", 1)
-    assert text.startswith("ringflow: error: ")
+    def told() -> str:
+        return capsys.readouterr().err
 
+    assert work("config", "train", "--json")[1].startswith("{")
+    for restarts in (0, 3):  # a wrong word is not tried again
+        assert work("train", "no=thing", "--out", "run", restarts=restarts) == (2, "")
+        assert "ringflow: error: unknown setting 'no'" in told()
+    assert work("train", folder=tmp_path / "gone") == (1, "")
+    assert f"cannot see {tmp_path / 'gone'}; start from a folder on a file system that all nodes share\n" in told()
 
-def test_a_failure_is_told_and_ray_starts_again(
-    telling: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
     def fail(words: list[str]) -> int:
         raise ZeroDivisionError("a mistake of ours")
 
     monkeypatch.setattr("ringflow.cli.main", fail)
-    told = telling("train")
-    assert launcher.work(told) == 1
-    assert told["queue"].said[-1][1].endswith("ZeroDivisionError: a mistake of ours\n")
+    assert work("train") == (1, "")
+    assert told().endswith("ZeroDivisionError: a mistake of ours\n")
     with pytest.raises(launcher.FailedHereError):
-        launcher.work(telling("train", restarts=1))
-
-
-def test_a_folder_that_a_node_does_not_see_is_one_line(telling: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    told = telling("train", folder=tmp_path / "gone")
-    assert launcher.work(told) == 1
-    [(_, text)] = told["queue"].said
-    assert f"cannot see {tmp_path / 'gone'}; start from a folder on a file system that all nodes share\n" in text
+        work("train", restarts=1)
 
 
 @pytest.fixture

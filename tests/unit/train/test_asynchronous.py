@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,28 +15,24 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from ringflow.base.errors import DivergenceError, FailureError, RingflowError, StoppedError, UsageError
+from ringflow.base.errors import DivergenceError, FailureError, UsageError
 from ringflow.elements.batch import ElementBatch
 from ringflow.models.model import Model
 from ringflow.train.asynchronous import (
     METHODS,
-    Account,
     Answer,
     Downpour,
     ElasticAveraging,
     Master,
+    Report,
     Stopwatch,
-    WorkerReport,
-    mpi,
-    pieces,
     rate_after,
+    require_workers,
 )
 from ringflow.train.asynchronous import work as follow
-from ringflow.train.asynchronous.mpi import Messages, MpiWorld, joined
 from ringflow.train.batches import BEGINNING, DataPosition, Feed, TrainingBatch
 from ringflow.train.checkpoint import TrainingState, read_checkpoint
 from ringflow.train.data import TrainingData
-from ringflow.train.profile import UNMEASURED
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
 from ringflow.train.trainer import Trainer, make_feeds
@@ -53,24 +49,20 @@ class ScriptedMessages:
     def __init__(self, *script: tuple[int, Any, Tensor | None]) -> None:
         self.script = deque(script)
         self.sent: list[tuple[int, Any, Tensor | None]] = []
-        self.phases = UNMEASURED
-        self.bytes_sent = self.bytes_received = 0
+        self.phases = Stopwatch()
 
     def send(self, to: int, message: Any, row: Tensor | None = None) -> None:
         self.sent.append((to, message, None if row is None else row.clone()))
 
-    def receive(self, row: Tensor | None = None, source: int | None = None) -> tuple[int, Any]:
+    def receive(self, row: Tensor, source: int | None = None) -> tuple[int, Any]:
         sender, message, content = self.script.popleft()
         assert source in (None, sender), f"{source} was expected, not {sender}"
-        assert (row is None) == (content is None), "a row comes where one is expected"
-        if row is not None and content is not None:
+        if content is not None:
             row.copy_(content)
         return sender, message
 
-
-@pytest.fixture
-def scripted() -> Callable[..., ScriptedMessages]:
-    return ScriptedMessages
+    def account(self) -> dict[str, Any]:
+        return {"seconds": self.phases.seconds}
 
 
 @pytest.fixture
@@ -85,14 +77,6 @@ def make_step() -> Callable[[TrainSettings], TrainingStep]:
 def batches(source: Any, count: int) -> list[TrainingBatch]:
     feed = Feed(source, budget=100, reuse=1, seed=1, device=torch.device("cpu"))
     return [feed.next(1) for _ in range(count)]
-
-
-def test_pieces_are_views_of_the_row_in_order():
-    row, tensors = torch.arange(10.0), [torch.empty(2, 3), torch.empty(4)]
-    found = [piece for piece, _ in pieces(row, tensors)]
-    assert [piece.tolist() for piece in found] == [[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [6.0, 7.0, 8.0, 9.0]]
-    found[0][1, 0] = -1.0
-    assert row[3] == -1.0
 
 
 def test_gradients_of_a_worker_move_the_master_as_a_step_does(
@@ -190,15 +174,17 @@ FRESH = TrainingState(positions=[BEGINNING, BEGINNING])
 
 
 @pytest.fixture
-def work(make_step: Callable[..., TrainingStep], scripted: Any, run: Path) -> Callable[..., Any]:
+def work(make_step: Callable[..., TrainingStep], run: Path) -> Callable[..., Any]:
     """A worker that hears prepared answers, each with a row of zeros; what it sends."""
 
     def go(settings: TrainSettings, sources: dict[int, Any], *answers: Answer, stop: StopRequest | None = None) -> Any:
         step = make_step(settings)
         method = METHODS[settings.sync](step, settings, 1)
-        heard = scripted(*((0, answer, torch.zeros_like(torch.empty(step.model.num_parameters))) for answer in answers))
+        heard = ScriptedMessages(
+            *((0, answer, torch.zeros_like(torch.empty(step.model.num_parameters))) for answer in answers)
+        )
         feeds = make_feeds(sources, settings, FRESH, CPU)
-        follow(settings, run, feeds, step, method, stop or StopRequest(), heard, FRESH, Stopwatch())
+        follow(settings, run, feeds, step, method, stop or StopRequest(), heard, FRESH)
         assert not heard.script
         heard.model = step.model
         return heard
@@ -212,7 +198,7 @@ def test_it_takes_its_lanes_in_turn_and_reports_where_they_are(tiny: Tiny, work:
     stop.signal_name = "SIGTERM"
     answers = Answer(5, 70), Answer(9, 120, go_on=False)
     heard = work(settings, {0: source(60), 1: source(60)}, *answers, stop=stop)
-    (_, first, _), (_, second, _), (_, account, nothing) = heard.sent
+    (_, first, _), (_, second, _) = heard.sent
     assert [report.version for report in (first, second)] == [0, 5]
     assert [report.positions for report in (first, second)] == [
         {0: DataPosition(0, 0, 2), 1: DataPosition(0, 0, 1)},
@@ -221,15 +207,13 @@ def test_it_takes_its_lanes_in_turn_and_reports_where_they_are(tiny: Tiny, work:
     assert first.signal == "SIGTERM"
     assert first.computed == first.real > 0
     assert {"total", "gradient"} < set(first.values)
-    assert isinstance(account, Account)
-    assert nothing is None
-    assert account.seconds["data"] > 0
+    assert heard.phases.seconds["data"] > 0
 
 
 def test_it_hands_over_its_state_when_asked(tiny: Tiny, work: Callable[..., Any], source: Any):
     settings = tiny("sync=easgd", "asynchronous.period=2", "source.lanes=1")
     heard = work(settings, {0: source()}, Answer(1, 20, wants_state=True), Answer(2, 40, go_on=False))
-    _, (to, state, _), _, _ = heard.sent
+    _, (to, state, _), _ = heard.sent
     assert to == 0
     assert {name.split("/")[0] for name in state} == {"weights", "average", "optimizer"}
     assert int(state["optimizer/step/norm.weight"]) == 2
@@ -261,12 +245,6 @@ def test_what_is_not_finite_is_not_sent(
         assert file.get_tensor("targets.momentum_N4").isinf().any()
 
 
-def test_it_goes_on_where_lanes_were(tiny: Tiny, source: Any):
-    state = TrainingState(positions=[DataPosition(3, 0, 2), DataPosition(3, 1, 0)])
-    feeds = make_feeds({0: source(), 1: source()}, tiny("source.lanes=2", "source.reuse=2"), state, CPU)
-    assert [feed.position for feed in feeds.values()] == state.positions
-
-
 VALUES = {"total": 1.0, "gradient": 2.0}
 
 
@@ -282,14 +260,14 @@ class Steps:
         return None
 
 
-def report(version: int, batch: int, lane: int = 0, **more: Any) -> WorkerReport:
+def report(version: int, batch: int, lane: int = 0, **more: Any) -> Report:
     place = {lane: DataPosition(0, 0, batch)}
-    return WorkerReport(version, events=20, computed=100, real=90, positions=place, shape=None, values=VALUES, **more)
+    return Report(version, events=20, computed=100, real=90, positions=place, shape=None, values=VALUES, **more)
 
 
 @pytest.fixture
 def lead(
-    tiny: Tiny, make_step: Callable[..., TrainingStep], events: Callable[..., ElementBatch], run: Path, scripted: Any
+    tiny: Tiny, make_step: Callable[..., TrainingStep], events: Callable[..., ElementBatch], run: Path
 ) -> Callable[..., Any]:
     """A master who hears prepared reports of workers, and what it then has to say."""
 
@@ -298,17 +276,16 @@ def lead(
         progress = Trainer(settings, TrainingData({}, events(6, 99)), run)
         step, rule = make_step(settings), Steps(needs_states)
         row = torch.empty(step.model.num_parameters)
-        heard = scripted(*((who, what, row if isinstance(what, WorkerReport) else None) for who, what in script))
-        master = Master(progress, step, rule, StopRequest())
-        stopped = master.run(heard, range(1, workers + 1))
+        heard = ScriptedMessages(*((who, what, row if isinstance(what, Report) else None) for who, what in script))
+        stopped = Master(progress, step, rule, StopRequest(), heard, workers).run()
         assert not heard.script
         return heard, progress, stopped, rule, settings
 
     return go
 
 
-def ended(seconds: float = 1.0) -> Account:
-    return Account({"forward": seconds}, 10, 20)
+def ended(seconds: float = 1.0) -> dict[str, Any]:
+    return {"seconds": {"forward": seconds}}
 
 
 def test_every_report_counts_and_the_last_ones_are_answered_with_the_end(lead: Callable[..., Any], run: Path):
@@ -389,161 +366,19 @@ def test_a_checkpoint_has_the_state_of_every_worker_as_of_its_last_report(lead: 
     assert found.tensors["worker-2/weights/w"].tolist() == [2.0, 1.0]
 
 
-class Mail:
-    """What mpi4py does, for processes that take turns in one."""
-
-    def __init__(self, rank: int, size: int, boxes: dict[Any, deque[Any]]) -> None:
-        self.rank, self.size, self._boxes = rank, size, boxes
-
-    def isend(self, message: Any, dest: int, tag: int) -> Any:
-        self._boxes[dest, self.rank, tag].append(message)
-        return SimpleNamespace(Test=lambda: True)
-
-    def Isend(self, row: Any, dest: int, tag: int) -> Any:
-        return self.isend(row.copy(), dest, tag)
-
-    def iprobe(self, source: int, tag: int, status: Any) -> bool:
-        senders = range(self.size) if source < 0 else [source]
-        found = next((sender for sender in senders if self._boxes[self.rank, sender, tag]), None)
-        if found is not None:
-            status.Set_source(found)
-        return found is not None
-
-    def recv(self, source: int, tag: int) -> Any:
-        return self._boxes[self.rank, source, tag].popleft()
-
-    def Irecv(self, row: Any, source: int, tag: int) -> Any:
-        row[:] = self.recv(source, tag)
-        return SimpleNamespace(Test=lambda: True)
+def test_the_error_of_a_worker_ends_all_and_what_is_there_stays(lead: Callable[..., Any], run: Path):
+    failure = FailureError("no memory left")
+    script = [(1, report(0, 1)), (2, failure), (1, report(1, 2)), (1, ended())]
+    heard, _, stopped, *_ = lead(script, "length.events=1000", "length.validate_every=1000")
+    assert stopped is failure
+    assert [(to, answer.go_on) for to, answer, _ in heard.sent] == [(1, True), (1, False)]
+    assert read_checkpoint(run) is None
 
 
-@pytest.fixture
-def mails(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Mail]]:
-    class Status:
-        def Set_source(self, source: int) -> None:
-            self.source = source
-
-        def Get_source(self) -> int:
-            return self.source
-
-    fake = SimpleNamespace(MPI=SimpleNamespace(Status=Status, ANY_SOURCE=-1, Exception=ZeroDivisionError))
-    monkeypatch.setitem(__import__("sys").modules, "mpi4py", fake)
-    monkeypatch.setitem(__import__("sys").modules, "mpi4py.MPI", fake.MPI)
-
-    def make(size: int) -> list[Mail]:
-        boxes: dict[Any, deque[Any]] = defaultdict(deque)
-        return [Mail(rank, size, boxes) for rank in range(size)]
-
-    return make
-
-
-def test_messages_and_rows_arrive_and_rows_are_counted(mails: Callable[[int], list[Mail]]):
-    first, second = (Messages(mail, 1.0) for mail in mails(2))
-    row, into = torch.arange(3.0), torch.empty(3)
-    second.send(0, "hello", row)
-    assert first.receive(into) == (1, "hello")
-    assert torch.equal(into, row)
-    assert (second.bytes_sent, first.bytes_received, first.bytes_sent) == (12, 12, 0)
-
-
-def test_nobody_is_waited_for_longer_than_the_timeout(mails: Callable[[int], list[Mail]]):
-    messages = Messages(mails(2)[0], 0.001)
-    with pytest.raises(FailureError, match=r"^nothing from a worker since 0.001 s; start it again"):
-        messages.receive()
-    with pytest.raises(FailureError, match=r"^nothing from process 1 since"):
-        messages.receive(source=1)
-
-
-def test_what_one_tells_all_hear(mails: Callable[[int], list[Mail]]):
-    worlds = [MpiWorld(mail, 1.0) for mail in mails(3)]
-    assert [worlds[rank].broadcast(f"by {rank}", 2) for rank in (2, 0, 1)] == ["by 2"] * 3
-
-
-@pytest.mark.parametrize(("size", "expected"), [(2, [[], [0, 1, 2, 3]]), (3, [[], [0, 1], [2, 3]])])
-def test_workers_share_the_lanes_and_the_master_has_none(
-    size: int, expected: list[list[int]], mails: Callable[[int], list[Mail]]
-):
-    assert [list(MpiWorld(mail, 1.0).lanes(4)) for mail in mails(size)] == expected
-
-
-@pytest.fixture
-def at_exit(monkeypatch: pytest.MonkeyPatch, mails: Callable[[int], list[Mail]]) -> Callable[[int], list[Any]]:
-    """What is to be done at the exit of the process of a rank, of two."""
-
-    def become(rank: int) -> list[Any]:
-        registered: list[Any] = []
-        monkeypatch.setattr(mpi, "_comm_world", lambda sync: mails(2)[rank])
-        monkeypatch.setattr(mpi.atexit, "register", registered.append)
-        monkeypatch.setenv("RANK", str(rank))
-        return registered
-
-    return become
-
-
-def told(error: RingflowError) -> RingflowError:
-    error.told = True
-    return error
-
-
-@pytest.mark.parametrize(
-    ("error", "ends_all"),
-    [
-        (FailureError("no"), True),
-        (ValueError("a mistake of ours"), True),
-        (told(UsageError("known to all")), False),
-        (StoppedError("known to all"), False),
-    ],
-)
-def test_an_error_of_one_ends_all_unless_all_have_it(
-    error: Exception, ends_all: bool, tiny: Tiny, at_exit: Callable[[int], list[Any]]
-):
-    registered = at_exit(1)
-    with pytest.raises(type(error)), joined(tiny("sync=easgd")):
-        raise error
-    assert bool(registered) == ends_all
-
-
-def test_what_mpi_says_of_a_lost_process_is_one_line(
-    tiny: Tiny, at_exit: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(mpi, "_SECONDS_OF_GRACE", 0.0)
-    registered = at_exit(1)
-    with pytest.raises(FailureError, match=r"another process of this training ended \(lost it\)"), joined(tiny()):
-        raise ZeroDivisionError("lost\nit, by a stack of frames")
-    assert registered
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_other_strategies_are_refused_by_the_master(rank: int, tiny: Tiny, at_exit: Callable[[int], list[Any]]):
-    at_exit(rank)
-    with pytest.raises(UsageError, match=r"use compute.strategy=replicate, not shard, or sync=allreduce") as caught:
-        joined(tiny("sync=downpour", "compute.strategy=shard")).__enter__()
-    assert caught.value.told == (rank == 1)
-
-
-def world(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]) -> None:
-    """mpi4py as it would be found."""
-    parts = {"mpi4py": lambda: SimpleNamespace(rc=SimpleNamespace()), "mpi4py.MPI": make}
-    monkeypatch.setattr(mpi, "framework", lambda module, extra: parts[module]())
-
-
-def test_an_mpi_that_is_not_there_is_one_line(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
-    def missing() -> Any:
-        raise RuntimeError("cannot load MPI library\nlibmpi.so")
-
-    world(monkeypatch, missing)
-    with pytest.raises(FailureError, match=r"finds no MPI \(cannot load MPI library libmpi.so\); pip install"):
-        joined(tiny("sync=downpour")).__enter__()
-
-
-def test_processes_that_do_not_see_each_other_are_told_why(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
-    world(monkeypatch, lambda: SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=1)))
-    with pytest.raises(UsageError, match="sync=downpour needs a master and at least one worker; start it with"):
-        joined(tiny("sync=downpour")).__enter__()
-    monkeypatch.setenv("PMI_SIZE", "3")
-    monkeypatch.setenv("RANK", "2")
+def test_what_cannot_be_a_master_and_workers_is_refused(tiny: Tiny):
     with pytest.raises(
-        FailureError, match="mpiexec has started 3 processes, but mpi4py belongs to another MPI"
-    ) as caught:
-        joined(tiny("sync=downpour")).__enter__()
-    assert caught.value.told
+        UsageError, match=r"sync=downpour needs a master and at least one worker; start it with `ringflow"
+    ):
+        require_workers(tiny("sync=downpour"), 1)
+    with pytest.raises(UsageError, match=r"use compute.strategy=replicate, not shard, or sync=allreduce"):
+        require_workers(tiny("sync=downpour", "compute.strategy=shard"), 3)
