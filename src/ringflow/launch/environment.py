@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import lru_cache
 from ipaddress import ip_address
+from select import select
 from typing import Any
 
 from ringflow.base.errors import FailureError, StoppedError, UsageError
@@ -161,6 +162,8 @@ def listening(host: str) -> Iterator[tuple[str, int]]:
             yield host, server.server_address[1]
         finally:
             server.shutdown()
+            while select([server], [], [], 0)[0]:  # whoever has connected, and was not heard yet
+                server.handle_request()
             for speaker in speakers:
                 speaker.join(_SECONDS_TO_END)
 

@@ -49,10 +49,8 @@ def run(
     comes on stderr, if `verbose`.
     """
     from ringflow.base.errors import UsageError
-    from ringflow.launch.frameworks import framework
     from ringflow.launch.spark import run_function
 
-    framework("pyspark", "spark")
     if not callable(train_fn):
         raise UsageError(f"train_fn={train_fn!r} cannot be called; give a function")
     if workers < 1:

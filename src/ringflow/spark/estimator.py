@@ -11,9 +11,9 @@ does. The run folder is the same as that of `ringflow train`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param, Params
@@ -30,25 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DEFAULT_STORE = "ringflow-store"
-_NOBODY = Params._dummy()  # Spark gives a parameter its owner later
 
 
-class Parameters(TypedDict, total=False):
-    """What an estimator can be given."""
-
-    preset: str | Path | None
-    overrides: Sequence[str]
-    workers: int
-    store: str | Path
-    out: str | Path | None
-    validation: float
-    verbose: bool
-
-
-_PRESET = "name of a preset or settings file to start from; the defaults unless given"
-_STORE = "folder, seen by all machines, for the events and the runs"
-_OUT = "folder of the run, which is gone on with if it is there; a new one in the store for every fit unless given"
-_VALIDATION = "share of the events that is validated with, not trained on"
+def _parameter(name: str, meaning: str, kind: Callable[[Any], Any]) -> Any:
+    return Param(Params._dummy(), name, meaning, kind)  # Spark gives it its owner later
 
 
 class ParticleFlowEstimator(
@@ -56,20 +41,22 @@ class ParticleFlowEstimator(
 ):
     """Trains a network on a frame of events with truth; the parameters are those below."""
 
-    preset: Param[str] = Param(_NOBODY, "preset", _PRESET, To.toString)
-    overrides: Param[list[str]] = Param(_NOBODY, "overrides", "settings as section.field=value", To.toListString)
-    workers: Param[int] = Param(_NOBODY, "workers", "processes that train together", To.toInt)
-    store: Param[str] = Param(_NOBODY, "store", _STORE, To.toString)
-    out: Param[str] = Param(_NOBODY, "out", _OUT, To.toString)
-    validation: Param[float] = Param(_NOBODY, "validation", _VALIDATION, To.toFloat)
-    verbose: Param[bool] = Param(_NOBODY, "verbose", "whether the training says how it goes, on stderr", To.toBoolean)
+    preset = _parameter(
+        "preset", "name of a preset or settings file to start from; the defaults unless given", To.toString
+    )
+    overrides = _parameter("overrides", "settings as section.field=value", To.toListString)
+    workers = _parameter("workers", "processes that train together", To.toInt)
+    store = _parameter("store", "folder, seen by all machines, for the events and the runs", To.toString)
+    out = _parameter("out", "folder of the run, a new one in the store for every fit unless given", To.toString)
+    validation = _parameter("validation", "share of the events that is validated with, not trained on", To.toFloat)
+    verbose = _parameter("verbose", "whether the training says how it goes, on stderr", To.toBoolean)
 
-    def __init__(self, **given: Unpack[Parameters]) -> None:
+    def __init__(self, **given: Any) -> None:
         super().__init__()
         self._setDefault(overrides=[], workers=2, store=DEFAULT_STORE, validation=0.1, verbose=True)
         self.setParams(**given)
 
-    def setParams(self, **given: Unpack[Parameters]) -> Self:  # noqa: N802, the name that Spark ML gives it
+    def setParams(self, **given: Any) -> Self:  # noqa: N802, the name that Spark ML gives it
         """Change some parameters; those that are not named stay as they are, and None unsets one."""
         for name, value in given.items():
             if not self.hasParam(name):
@@ -86,7 +73,11 @@ class ParticleFlowEstimator(
         from ringflow.spark.events import stored_events
         from ringflow.train.data import detector_name
 
-        settings = self._settings()
+        overrides = self.getOrDefault(self.overrides)
+        if named := next((text for text in overrides if text.partition("=")[0].strip() == "data"), None):
+            raise UsageError(f"{named!r} in the overrides: the events are those of the frame; leave it out")
+        preset = self.getOrDefault(self.preset) if self.isSet(self.preset) else None
+        settings = TrainSettings.resolve(preset, [*overrides, override("data", "events of the frame")])
         workers, store = self.getOrDefault(self.workers), Path(self.getOrDefault(self.store)).absolute()
         if workers < 1:
             raise UsageError(f"workers={workers} is no number of processes; give at least 1")
@@ -102,20 +93,12 @@ class ParticleFlowEstimator(
         out = store / "runs" / f"{self.uid}-{uuid.uuid4().hex[:6]}"
         if self.isSet(self.out):
             out = Path(self.getOrDefault(self.out)).absolute()
-        quiet = not self.getOrDefault(self.verbose)
-        if not quiet:
+        verbose = self.getOrDefault(self.verbose)
+        if verbose:
             say(f"training on {events} in {out}")
         asked = settings.model_copy(update={"data": str(events)}), out
-        result, *_ = run_function(_train, asked, workers=workers, quiet=quiet)
+        result, *_ = run_function(_train, asked, workers=workers, quiet=not verbose)
         return self._copyValues(ParticleFlowModel.of_run(result))
-
-    def _settings(self) -> TrainSettings:
-        """What is asked for, without the data, which come in the frame."""
-        overrides = self.getOrDefault(self.overrides)
-        if named := next((text for text in overrides if text.partition("=")[0].strip() == "data"), None):
-            raise UsageError(f"{named!r} in the overrides: the events are those of the frame; leave it out")
-        preset = self.getOrDefault(self.preset) if self.isSet(self.preset) else None
-        return TrainSettings.resolve(preset, [*overrides, override("data", "events of the frame")])
 
 
 def _train(settings: TrainSettings, out: Path) -> dict[str, Any]:

@@ -118,26 +118,23 @@ def _write(frame: DataFrame, folder: Path, events: int, rule: SplitRule, detecto
     with write_errors(folder):
         temporary.mkdir(parents=True)
         try:
-            shards = -(-events // EVENTS_PER_SHARD)
-            ordered = frame.repartitionByRange(shards, EVENT_NUMBER).sortWithinPartitions(EVENT_NUMBER)
+            parts = -(-events // EVENTS_PER_SHARD)
+            ordered = frame.repartitionByRange(parts, EVENT_NUMBER).sortWithinPartitions(EVENT_NUMBER)
             write = partial(_write_shard, folder=str(temporary), rule=rule, calorimeter=calorimeter)
             answers = mapped(ordered, write, "shard string, problem string").collect()
-            _finish(temporary, [_shard(temporary, *answer) for answer in answers], rule, detector)
+            if problem := next((problem for _, problem in answers if problem), None):
+                raise DatasetError(problem)
+            shards = [Shard.model_validate_json(text) for text, _ in answers]
+            if unseen := next((shard for shard in shards if not (temporary / shard.file).is_file()), None):
+                raise FailureError(
+                    f"a worker wrote {unseen.file} where this process cannot see it; give store= a folder that all machines "
+                    "share"
+                )
+            _finish(temporary, shards, rule, detector)
             if not (folder / MANIFEST_FILE).is_file():  # another fit may have been faster
                 temporary.rename(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _shard(folder: Path, text: str | None, problem: str | None) -> Shard:
-    if text is None:
-        raise DatasetError(str(problem))
-    shard = Shard.model_validate_json(text)
-    if not (folder / shard.file).is_file():
-        raise FailureError(
-            f"a worker wrote {shard.file} where this process cannot see it; give store= a folder that all machines share"
-        )
-    return shard
 
 
 def _finish(folder: Path, shards: Sequence[Shard], rule: SplitRule, detector: str) -> None:

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _WEIGHTS, _WEIGHTS_SCHEMA = "weights", "file string, content binary"
-_ENGINE = "what computes the network: torch or onnx"
 
 
 class ParticleFlowModel(Model, MLReadable["ParticleFlowModel"], MLWritable):
     """The weights of a network, and what is known of their training."""
 
-    engine: Param[str] = Param(Params._dummy(), "engine", _ENGINE, TypeConverters.toString)
+    engine: Param[str] = Param(
+        Params._dummy(), "engine", "what computes the network: torch or onnx", TypeConverters.toString
+    )
 
     def __init__(self, file: str = "", weights: bytes = b"", about: Mapping[str, Any] | None = None) -> None:
         super().__init__()
