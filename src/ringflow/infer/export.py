@@ -33,12 +33,11 @@ import hashlib
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -84,11 +83,17 @@ class EventGraph(nn.Module):
 
     def __init__(self, loaded: LoadedModel, *, portable: bool = True) -> None:
         super().__init__()
-        self.model = _one_event(loaded.model, portable=portable)
+        self.model = copy.deepcopy(loaded.model).cpu().eval()
+        for block in self.model.blocks:
+            assert isinstance(block, Block)
+            if block.mixer is not None:
+                block.mixer = for_one_event(block.mixer, loaded.model.settings, portable=portable).eval()
         self.kinds = loaded.model.kinds
         self.threshold = loaded.threshold
         for kind in self.kinds:
-            self.register_buffer(f"needs_{kind}", _needs(kind))
+            # Which column [row] a feature [column] is made of.
+            needs = [[float(name in feature.needs) for feature in FEATURES[kind]] for name in _names(kind)]
+            self.register_buffer(f"needs_{kind}", torch.tensor(needs))
 
     def forward(self, track: Tensor, calorimeter: Tensor) -> tuple[Tensor, ...]:
         """The outputs of `output_names`."""
@@ -135,23 +140,8 @@ class EventGraph(nn.Module):
         return Prediction(*(output.index_select(0, asked) for output in said))
 
 
-def _one_event(model: Model, *, portable: bool) -> Model:
-    """A copy of the network whose every part can be exported."""
-    single = copy.deepcopy(model).cpu().eval()
-    for block in single.blocks:
-        assert isinstance(block, Block)
-        if block.mixer is not None:
-            block.mixer = for_one_event(block.mixer, model.settings, portable=portable).eval()
-    return single
-
-
 def _names(kind: str) -> list[str]:
     return [column.name for column in input_columns(kind)]
-
-
-def _needs(kind: str) -> Tensor:
-    """Which column [row] a feature [column] is made of."""
-    return torch.tensor([[float(name in feature.needs) for feature in FEATURES[kind]] for name in _names(kind)])
 
 
 def for_one_event(mixer: Mixer, settings: ModelSettings, *, portable: bool) -> Mixer:
@@ -195,29 +185,21 @@ class OneEventGraphMixer(GraphMixer):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, hashed_N: Tensor | None, layout: Layout) -> Tensor:
         """Softmax of the products with the others of the bin, times their values."""
         assert hashed_N is not None, "an event of unknown length is always hashed"
-        table = _bin_table(hashed_N, self.bin_size)
-        slots = table.num_bins * table.longest
-        element_T = torch.zeros(slots, dtype=torch.int64).scatter(0, table.slot_N, torch.arange(hashed_N.shape[0]))
-        filled_T = torch.zeros(slots).scatter(0, table.slot_N, torch.ones(hashed_N.shape[0])) > 0.5
+        num_bins, longest, slot_N = _bin_table(hashed_N, self.bin_size)
+        slots = num_bins * longest
+        element_T = torch.zeros(slots, dtype=torch.int64).scatter(0, slot_N, torch.arange(hashed_N.shape[0]))
+        filled_T = torch.zeros(slots).scatter(0, slot_N, torch.ones(hashed_N.shape[0])) > 0.5
         q, k, v = (
-            part.index_select(0, element_T).view(table.num_bins, table.longest, *part.shape[1:]).transpose(1, 2)
+            part.index_select(0, element_T).view(num_bins, longest, *part.shape[1:]).transpose(1, 2)
             for part in (query, key, value)
         )
-        mask = filled_T.view(table.num_bins, 1, 1, table.longest)
+        mask = filled_T.view(num_bins, 1, 1, longest)
         heard = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-        return heard.transpose(1, 2).reshape(slots, *value.shape[1:]).index_select(0, table.slot_N)
+        return heard.transpose(1, 2).reshape(slots, *value.shape[1:]).index_select(0, slot_N)
 
 
-class _BinTable(NamedTuple):
-    """Bins as the rows of a table."""
-
-    num_bins: int
-    longest: int  # columns of the table
-    slot_N: Tensor  # where each element is in the table
-
-
-def _bin_table(hashed_N: Tensor, bin_size: int) -> _BinTable:
-    """The bins of `models.graph.bins_of` for one event."""
+def _bin_table(hashed_N: Tensor, bin_size: int) -> tuple[int, int, Tensor]:
+    """The bins of `models.graph.bins_of` for one event, as rows of a table: their number, the longest, each element's slot."""
     rows = hashed_N.shape[0]
     sorted_S, order_S = torch.sort(hashed_N)
     place_S = torch.arange(rows)
@@ -231,7 +213,7 @@ def _bin_table(hashed_N: Tensor, bin_size: int) -> _BinTable:
     longest = cast(int, (within_S.max() + 1).clamp_min(2).item())
     torch._check(longest >= 2)  # type: ignore[no-untyped-call]
     slot_N = torch.zeros_like(order_S).scatter(0, order_S, bin_S * longest + within_S)
-    return _BinTable(num_bins, longest, slot_N)
+    return num_bins, longest, slot_N
 
 
 def _first_places(group_S: Tensor, place_S: Tensor) -> Tensor:
@@ -367,7 +349,9 @@ def _trace(graph: EventGraph, kinds: tuple[str, str]) -> Any:
         for rows, kind in zip(_TRACED, kinds, strict=True)
     )
     any_number = {0: torch.export.Dim.DYNAMIC}
-    with torch.no_grad(), _quiet():
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that torchvision is not there
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own parts
         program = torch.onnx.export(
             graph,
             example,
@@ -381,35 +365,16 @@ def _trace(graph: EventGraph, kinds: tuple[str, str]) -> Any:
         )
     assert program is not None
     proto = program.model_proto
-    _clean(proto, kinds)
-    return proto
-
-
-def _clean(proto: Any, kinds: tuple[str, str]) -> None:
-    """Drop what the tracer noted beside every operation, and give the axes names that say something."""
-    for part in (proto.graph, *proto.graph.node, *proto.graph.initializer, *proto.graph.value_info):
+    # What the tracer noted beside every operation goes, and the axes get names that say something.
+    for part in (proto.graph, *proto.graph.node, *proto.graph.initializer, *proto.graph.input, *proto.graph.output):
         del part.metadata_props[:]
     del proto.graph.value_info[:]  # shapes of intermediates in the names of the tracer
     proto.graph.name = "ringflow"
     for value in (*proto.graph.input, *proto.graph.output):
-        del value.metadata_props[:]
         first = value.type.tensor_type.shape.dim[0]
         is_element = value.name.startswith("element_")
         first.dim_param = f"{value.name}s" if value.name in kinds else "elements" if is_element else "candidates"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter says that torchvision is not there, and warns of its own parts."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
+    return proto
 
 
 #: Layers by the beginning of the name of their weights.
@@ -429,58 +394,41 @@ def write_int8(path: Path, source: Path, blocks: Iterable[EventBlock], events: i
     described = replace(EventRuntime(source).description, precision="int8")
     proto = onnx.load(source)
     proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
-    _tell_types(onnx, proto)
+    # What operations outside of the standard give: from there on the types of all others follow.
+    foreign = [name for node in proto.graph.node if node.domain for name in node.output]
+    told = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in foreign)
+    proto.graph.value_info.extend(told)
+    found = (event for block in blocks for event in event_values(block, described.inputs))
+    measured = list(islice((event for event in found if any(map(len, event.values()))), events))
+    if not measured:
+        raise DatasetError("no event with elements to calibrate on; give a dataset that has some")
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
+        left = iter(measured)
+
+        def get_next(self) -> Values | None:
+            return next(self.left, None)
+
     with tempfile.TemporaryDirectory(prefix="ringflow-int8-") as folder:
         made = Path(folder) / "int8.onnx"
         quantization.quantize_static(
             proto,
             made,
-            _reader(quantization, _calibration(blocks, described, events)),
+            Reader(),
             quant_format=quantization.QuantFormat.QDQ,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
             per_channel=True,
             reduce_range=True,
             op_types_to_quantize=list(_PRODUCTS),
-            nodes_to_quantize=_dense_layers(proto),
+            nodes_to_quantize=[
+                node.name
+                for node in proto.graph.node
+                if node.op_type in _PRODUCTS and any(name.startswith(_QUANTISED) for name in node.input)
+            ],
         )
         write_proto(path, onnx.load(made), described)
     return described
-
-
-def _tell_types(onnx: Any, proto: Any) -> None:
-    """Say what operations outside of the standard give: from there on the types of all others follow."""
-    made = [name for node in proto.graph.node if node.domain for name in node.output]
-    kind = onnx.TensorProto.FLOAT
-    proto.graph.value_info.extend(onnx.helper.make_tensor_value_info(name, kind, None) for name in made)
-
-
-def _dense_layers(proto: Any) -> list[str]:
-    """Names of the operations that multiply with the weights of a layer."""
-    return [
-        node.name
-        for node in proto.graph.node
-        if node.op_type in _PRODUCTS and any(name.startswith(_QUANTISED) for name in node.input)
-    ]
-
-
-def _reader(quantization: Any, values: Iterator[Values]) -> Any:
-    """The events as the calibration wants them: one after the other, then None."""
-    if (first := next(values, None)) is None:
-        raise DatasetError("no event with elements to calibrate on; give a dataset that has some")
-    everything = chain([first], values)
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> Values | None:
-            return next(everything, None)
-
-    return Reader()
-
-
-def _calibration(blocks: Iterable[EventBlock], described: Description, events: int) -> Iterator[Values]:
-    """The first events that have elements."""
-    found = (event for block in blocks for event in event_values(block, described.inputs))
-    return islice((event for event in found if any(map(len, event.values()))), events)
 
 
 TOLERANCE = 1e-4
@@ -556,20 +504,18 @@ def _event_by_event(loaded: LoadedModel, batch: ElementBatch, answers: list[Valu
         event = batch.take(torch.tensor([index]))
         compared = _difference(loaded, event, [answer])
         generator = torch.Generator().manual_seed(index)
+
+        def shake(values: Tensor, generator: torch.Generator = generator) -> Tensor:
+            return values * (1.0 + _LAST_BIT * torch.randint(-1, 2, values.shape, generator=generator))
+
         for _ in range(0 if compared.ok else _TRIES):
-            shaken = _difference(loaded, _off_by_a_bit(event, generator), [answer])
+            near = replace(event, features_NF=shake(event.features_NF), position_N2=shake(event.position_N2))
+            shaken = _difference(loaded, near, [answer])
             if shaken.ok:
                 compared = replace(shaken, undecided=1)
                 break
         found += compared
     return found
-
-
-def _off_by_a_bit(batch: ElementBatch, generator: torch.Generator) -> ElementBatch:
-    def shake(values: torch.Tensor) -> torch.Tensor:
-        return values * (1.0 + _LAST_BIT * torch.randint(-1, 2, values.shape, generator=generator))
-
-    return replace(batch, features_NF=shake(batch.features_NF), position_N2=shake(batch.position_N2))
 
 
 def _difference(loaded: LoadedModel, batch: ElementBatch, answers: list[Values]) -> Comparison:

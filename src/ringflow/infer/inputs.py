@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
@@ -14,29 +15,41 @@ from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 
 
-class EventInput(Protocol):
-    """Events to be reconstructed."""
+class EventInput(ABC):
+    """Events to be reconstructed: the first of those that are there."""
 
-    num_events: int
-    notes: tuple[str, ...]  # what people should know
+    notes: tuple[str, ...] = ()  # what people should know
+    detector: str
+
+    def __init__(self, there: int, events: int | None) -> None:
+        self.num_events = there if events is None else min(events, there)
 
     @property
-    def detector(self) -> str:
-        """Detector that saw them."""
-
-    @property
+    @abstractmethod
     def field(self) -> float:
-        """Its magnetic field in tesla."""
+        """Magnetic field of the detector in tesla."""
 
     @property
+    @abstractmethod
     def identity(self) -> dict[str, Any]:
         """What tells this input from others."""
 
-    def blocks(self, collections: Sequence[str]) -> Iterator[EventBlock]:
-        """The events in order, with at least these collections."""
-
+    @abstractmethod
     def record(self, reconstruction: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
         """What a candidate file says of its origin."""
+
+    @abstractmethod
+    def _all(self, collections: Sequence[str]) -> Iterator[EventBlock]:
+        """All that are there."""
+
+    def blocks(self, collections: Sequence[str]) -> Iterator[EventBlock]:
+        """The events in order, with at least these collections."""
+        left = self.num_events
+        for block in self._all(collections):
+            yield block.take(0, min(len(block), left))
+            left -= len(block)
+            if left <= 0:
+                return
 
 
 def open_input(path: Path, split: str | None, events: int | None, profile: str | None) -> EventInput:
@@ -61,25 +74,17 @@ def require_file(path: Path) -> None:
         raise InputFileError(f"{path} is neither the folder of a dataset nor an EDM4hep file ({ROOT_SUFFIX}); give one")
 
 
-class _OfDataset:
-    """Events of a dataset."""
-
+class _OfDataset(EventInput):
     def __init__(self, dataset: Dataset, split: str | None, events: int | None) -> None:
         if split is not None and split not in SPLITS:
             raise UsageError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
-        self._dataset, self._split = dataset, split
         shards = dataset.manifest.shards
-        there = sum(shard.num_events if split is None else shard.splits[split] for shard in shards)
-        if not there:
+        super().__init__(sum(shard.num_events if split is None else shard.splits[split] for shard in shards), events)
+        if not self.num_events:
             raise UsageError(
                 f"{dataset.path} has no events" + (f" in split {split!r}; choose another" if split else "")
             )
-        self.notes: tuple[str, ...] = ()
-        self.num_events = there if events is None else min(events, there)
-
-    @property
-    def detector(self) -> str:
-        return self._dataset.manifest.detector
+        self._dataset, self._split, self.detector = dataset, split, dataset.manifest.detector
 
     @property
     def field(self) -> float:
@@ -91,39 +96,29 @@ class _OfDataset:
     def identity(self) -> dict[str, Any]:
         return {"record": self.record("", {}), "split": self._split, "events": self.num_events}
 
-    def blocks(self, collections: Sequence[str]) -> Iterator[EventBlock]:
-        return _first(self._dataset.events(self._split, columns=list(collections)), self.num_events)
-
     def record(self, reconstruction: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
         return candidate_record(self._dataset, reconstruction, provenance)
 
+    def _all(self, collections: Sequence[str]) -> Iterator[EventBlock]:
+        return self._dataset.events(self._split, columns=list(collections))
 
-class _OfFile:
-    """Events of an EDM4hep file."""
 
+class _OfFile(EventInput):
     def __init__(self, path: Path, profile: str | None, events: int | None) -> None:
         from ringflow.data.edm4hep import open_edm4hep
 
         self._path, self._file = path, open_edm4hep(path, profile)
-        self._profile = self._file.profile
-        self.notes = self._file.notes
-        self.num_events = self._file.num_events if events is None else min(events, self._file.num_events)
-
-    @property
-    def detector(self) -> str:
-        return self._profile.detector
+        super().__init__(self._file.num_events, events)
+        self.notes, self.detector = self._file.notes, self._file.profile.detector
 
     @property
     def field(self) -> float:
-        return self._profile.field
+        return self._file.profile.field
 
     @property
     def identity(self) -> dict[str, Any]:
-        profile = self._profile.model_dump(mode="json")
+        profile = self._file.profile.model_dump(mode="json")
         return {"input": describe_input(self._path), "profile": profile, "events": self.num_events}
-
-    def blocks(self, collections: Sequence[str]) -> Iterator[EventBlock]:
-        return _first(self._file.events(), self.num_events)
 
     def record(self, reconstruction: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -134,10 +129,5 @@ class _OfFile:
             "provenance": {**provenance, "input": describe_input(self._path)},
         }
 
-
-def _first(blocks: Iterator[EventBlock], events: int) -> Iterator[EventBlock]:
-    for block in blocks:
-        yield block.take(0, min(len(block), events))
-        events -= len(block)
-        if events <= 0:
-            return
+    def _all(self, collections: Sequence[str]) -> Iterator[EventBlock]:
+        return self._file.events()

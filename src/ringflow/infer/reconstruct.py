@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ringflow.base.log import Advance, say
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.data.candidates import CandidateFile, write_candidate_file
-from ringflow.event.block import EventBlock
-from ringflow.infer.runtime import Reconstructor
+from ringflow.event.block import Collection, EventBlock
 
 #: Events after which a part is complete: what a killed process has to do again.
 EVENTS_PER_PART = 500
 _REQUEST_FILE = "request.json"
 
 
-def made_of(session: Reconstructor, blocks: Iterable[EventBlock]) -> Iterator[EventBlock]:
+def made_of(reconstruct: Callable[[EventBlock], Collection], blocks: Iterable[EventBlock]) -> Iterator[EventBlock]:
     """The candidates of blocks."""
     for block in blocks:
-        yield EventBlock(block.event_number, {"candidate": session.reconstruct(block)})
+        yield EventBlock(block.event_number, {"candidate": reconstruct(block)})
 
 
 def after(blocks: Iterable[EventBlock], done: int) -> Iterator[EventBlock]:

@@ -7,11 +7,12 @@ Each turns a block of events into candidates. What a dataset lacks the columns f
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ringflow.base.errors import DatasetError, RingflowError
+from ringflow.baseline.constants import load_constants
 from ringflow.data.manifest import Columns
 from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth, select_columns
 from ringflow.event.block import Collection, EventBlock
@@ -47,7 +48,7 @@ def missing_reasons(dataset: Dataset, model: Path | None = None) -> dict[str, st
                 reasons[name] = f"the dataset has no {missing[0]!r}"
         elif name in ("perfect", "baseline"):
             try:
-                _constants(dataset.manifest.detector)
+                load_constants(dataset.manifest.detector)
             except RingflowError as error:
                 reasons[name] = str(error)
         elif name == "model" and (reason := _no_model(dataset, model)):
@@ -82,20 +83,18 @@ def columns_for(dataset: Dataset, names: tuple[str, ...], model: Path | None = N
 
 def open_reconstruction(name: str, detector: str, model: Path | None = None) -> Reconstruct:
     """The function that makes the candidates of a block."""
-    if name == "target":
-        return _targets
-    if name == "candidate":
-        return lambda block: block["candidate"]
+    if name in ("target", "candidate"):
+        return lambda block: block[name]
     if name == "model":
-        return _on_one_thread(open_model(model).reconstruct)
-    constants = _constants(detector)
+        return partial(_on_one_thread, open_model(model))
+    constants = load_constants(detector)
     if name == "perfect":
         from ringflow.baseline.perfect import perfect_block
 
-        return lambda block: perfect_block(block, constants)
+        return partial(perfect_block, constants=constants)
     from ringflow.baseline.rules import reconstruct_block
 
-    return lambda block: reconstruct_block(block, constants)
+    return partial(reconstruct_block, constants=constants)
 
 
 def open_model(model: Path | None) -> Reconstructor:
@@ -111,26 +110,13 @@ def _open(model: Path | None, changed: int) -> Reconstructor:
     return open_session(model)
 
 
-def _on_one_thread(reconstruct: Reconstruct) -> Reconstruct:
+def _on_one_thread(session: Reconstructor, block: EventBlock) -> Collection:
     """Sums in another order are other numbers: figures must not depend on how many workers share the cores."""
     import torch
 
-    def alone(block: EventBlock) -> Collection:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return reconstruct(block)
-        finally:
-            torch.set_num_threads(threads)
-
-    return alone
-
-
-def _targets(block: EventBlock) -> Collection:
-    return block["target"]
-
-
-def _constants(detector: str) -> Any:
-    from ringflow.baseline.constants import load_constants
-
-    return load_constants(detector)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return session.reconstruct(block)
+    finally:
+        torch.set_num_threads(threads)

@@ -172,7 +172,7 @@ def reconstruct_shard(source: ShardSource, model: CarriedModel, task: ShardTask)
     """The candidates of a task, made in a worker process."""
     try:
         session = worker_session(model)
-        blocks = list(made_of(session, source.task_blocks(task, session.kinds)))
+        blocks = list(made_of(session.reconstruct, source.task_blocks(task, session.kinds)))
     except RingflowError as error:
         return error
     if (found := sum(map(len, blocks))) != task.stop - task.start:

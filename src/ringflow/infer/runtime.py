@@ -9,12 +9,13 @@ for event in runtime.events(block):
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,23 +38,35 @@ ROW = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
 ERRORS = tuple(column.name for column in CANDIDATE_ERRORS)
 
 
-class Reconstructor(Protocol):
+class Reconstructor(ABC):
     """A network ready to be used, whatever computes it."""
 
-    threshold: float
-    card: dict[str, Any]
-    has_errors: bool  # whether its candidates have the columns `ERRORS`
+    def __init__(
+        self, kinds: tuple[str, str], threshold: float, card: dict[str, Any], *, has_errors: bool = False
+    ) -> None:
+        self.kinds = kinds  # collections it needs
+        self.threshold = threshold
+        self.card = card
+        self.detector = (
+            str(card["detector"]) if card.get("detector") else None
+        )  # it was trained for, as far as is known
+        self.has_errors = has_errors  # whether its candidates have the columns `ERRORS`
 
     @property
-    def kinds(self) -> tuple[str, str]:
-        """Collections it needs."""
-
-    @property
-    def detector(self) -> str | None:
-        """Detector it was trained for, as far as its card says."""
+    @abstractmethod
+    def description(self) -> Description:
+        """What an exported file of it says of itself."""
 
     def reconstruct(self, block: EventBlock) -> Collection:
         """The candidates of a block, in the order of their elements."""
+        made = self.candidates(block)
+        if self.kinds[1] == "hit" and len(made):
+            made.columns["cluster"] = _clusters_of_hits(block["hit"], made)
+        return made
+
+    @abstractmethod
+    def candidates(self, block: EventBlock) -> Collection:
+        """The same, where `cluster` counts calorimeter elements, clusters or hits."""
 
 
 def collection(
@@ -63,9 +76,8 @@ def collection(
     return cast("candidate", counts, dict(zip(names, np.concatenate(rows).T, strict=True)))
 
 
-def clusters_of_hits(block: EventBlock, made: Collection) -> npt.NDArray[np.int32]:
+def _clusters_of_hits(hits: Collection, made: Collection) -> npt.NDArray[np.int32]:
     """The cluster each candidate's hit belongs to; -1 for a candidate on a track, or where hits know no clusters."""
-    hits = block["hit"]
     if "cluster" not in hits.columns:
         return np.full(len(made), -1, np.int32)
     hit = made["cluster"]
@@ -203,25 +215,25 @@ def _table(block: EventBlock, kind: str, columns: Sequence[InputColumn]) -> npt.
     return table
 
 
-class OnnxSession:
+class OnnxSession(Reconstructor):
     """An exported file as a session. `threads` take whole events, which is faster than sharing one, with the same result."""
 
     def __init__(self, path: Path, threads: int = 1) -> None:
         self._runtime = EventRuntime(path)
         self._workers = ThreadPoolExecutor(threads) if threads > 1 else None
-        self.description = self._runtime.description
-        self.threshold, self.card, self.has_errors = self.description.threshold, self.description.card, False
-        self.kinds, self.detector = self.description.kinds, self.description.detector
-        self._asked = [f"candidate_{name}" for name in ("label", "charge", "momentum", "track", self.kinds[1])]
+        said = self.description
+        super().__init__(said.kinds, said.threshold, said.card)
+        self._asked = [f"candidate_{name}" for name in ("label", "charge", "momentum", "track", said.kinds[1])]
 
-    def reconstruct(self, block: EventBlock) -> Collection:
-        """The candidates of a block, in the order of their elements."""
+    @property
+    def description(self) -> Description:
+        """What the file says of itself."""
+        return self._runtime.description
+
+    def candidates(self, block: EventBlock) -> Collection:
+        """Event by event."""
         run = partial(self._runtime.run, outputs=self._asked)
         apply = map if self._workers is None else self._workers.map
         answers = list(apply(run, self._runtime.events(block)))
         rows = [np.column_stack([answer[name] for name in self._asked]).astype(np.float64) for answer in answers]
-        counts = np.array([len(part) for part in rows], np.int64)
-        made = collection(counts, rows or [np.zeros((0, len(ROW)))])
-        if self.kinds[1] == "hit" and len(made):
-            made.columns["cluster"] = clusters_of_hits(block, made)
-        return made
+        return collection(np.array([len(part) for part in rows], np.int64), [np.zeros((0, len(ROW))), *rows])

@@ -22,7 +22,7 @@ from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import essential_columns
 from ringflow.event.block import Collection, EventBlock, require_finite
 from ringflow.infer import shipped
-from ringflow.infer.runtime import ERRORS, ROW, Description, OnnxSession, Reconstructor, clusters_of_hits, collection
+from ringflow.infer.runtime import ERRORS, ROW, Description, OnnxSession, Reconstructor, collection
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.model import DecodedElements, Model, decode
 from ringflow.models.uncertainty import UncertaintyHead, errors_of, head_for
@@ -33,29 +33,16 @@ ELEMENTS_AT_ONCE = 8192
 ENGINES = ("torch", "onnx")
 
 
-class Session:
+class Session(Reconstructor):
     """A network on a device."""
 
     def __init__(
         self, loaded: LoadedModel, device: torch.device | str = "cpu", uncertainty: UncertaintyHead | None = None
     ) -> None:
+        super().__init__(loaded.model.kinds, loaded.threshold, loaded.card, has_errors=uncertainty is not None)
         self.model = loaded.model.to(device)
         self.uncertainty = None if uncertainty is None else uncertainty.to(device)
-        self.has_errors = uncertainty is not None
-        self.threshold = loaded.threshold
-        self.card = loaded.card
         self._device = torch.device(device)
-
-    @property
-    def kinds(self) -> tuple[str, str]:
-        """Collections it needs."""
-        return self.model.kinds
-
-    @property
-    def detector(self) -> str | None:
-        """Detector it was trained for, as far as its card says."""
-        name = self.card.get("detector")
-        return str(name) if name else None
 
     @property
     def description(self) -> Description:
@@ -64,15 +51,11 @@ class Session:
 
         return describe(LoadedModel(self.model, self.threshold, self.card))
 
-    def reconstruct(self, block: EventBlock) -> Collection:
-        """The candidates of a block, in the order of their elements."""
+    def candidates(self, block: EventBlock) -> Collection:
+        """Many events at a time."""
         require_finite(block, {kind: essential_columns(kind) for kind in self.kinds})
-        calorimeter = self.model.settings.calorimeter
-        elements = from_block(block, calorimeter).to(self._device)
-        made = candidates(self.model, elements, self.threshold, self.uncertainty)
-        if calorimeter == "hit" and len(made):
-            made.columns["cluster"] = clusters_of_hits(block, made)
-        return made
+        elements = from_block(block, self.kinds[1]).to(self._device)
+        return candidates(self.model, elements, self.threshold, self.uncertainty)
 
 
 def open_session(
@@ -140,12 +123,10 @@ def candidates(
     model.eval()
     parts = [_part(model, batch, events, threshold, uncertainty) for events in _portions(batch)]
     model.train(was_training)
-    counts = np.zeros(batch.num_events, np.int64)
     names = ROW if uncertainty is None else (*ROW, *ERRORS)
-    if not parts:
-        return collection(counts, [np.zeros((0, len(names)))], names)
-    np.add.at(counts, np.concatenate([events for events, _ in parts]), 1)
-    return collection(counts, [rows for _, rows in parts], names)
+    event = np.concatenate([np.zeros(0, np.int64), *(events for events, _ in parts)])
+    rows = [np.zeros((0, len(names))), *(rows for _, rows in parts)]
+    return collection(np.bincount(event, minlength=batch.num_events), rows, names)
 
 
 def _portions(batch: ElementBatch) -> Iterator[torch.Tensor]:

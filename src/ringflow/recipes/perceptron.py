@@ -67,7 +67,7 @@ def perceptron_baseline(
         fitted.model.write().overwrite().save(str((out / MODEL_FOLDER).absolute()))
     settings = {"hidden": list(hidden), "iterations": iterations, "events": events, "seed": seed}
     candidates, network = out / CANDIDATES_FILE, fitted.perceptron
-    blocks = made_of(network, dataset.events(_SPLIT, list(network.kinds)))
+    blocks = made_of(network.reconstruct, dataset.events(_SPLIT, list(network.kinds)))
     write_candidates(candidates, dataset, blocks, reconstruction=NAME, provenance=collect(settings, {NAME: seed}))
     shown = [name for name in ("baseline",) if name in available(dataset)]
     results = evaluate([path], candidates=[candidates], reconstructions=[*shown, NAME], split=_SPLIT, events=events)

@@ -117,7 +117,7 @@ def _here(session: Reconstructor, given: EventInput, threads: int) -> Iterator[_
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        yield lambda done: made_of(session, after(given.blocks(session.kinds), done)), {"on": "here"}
+        yield lambda done: made_of(session.reconstruct, after(given.blocks(session.kinds), done)), {"on": "here"}
     finally:
         torch.set_num_threads(before)
 

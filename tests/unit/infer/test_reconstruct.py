@@ -50,7 +50,7 @@ def work(out: Path, session: EchoSession, request: str = "a") -> tuple[Parts, in
 
 
 def go_on(parts: Parts, session: EchoSession) -> int:
-    made = engine.made_of(session, engine.after(source(), parts.num_events))
+    made = engine.made_of(session.reconstruct, engine.after(source(), parts.num_events))
     return parts.keep(made, RECORD, lambda steps: None)
 
 

@@ -113,9 +113,9 @@ def test_work_goes_on_where_it_stopped_wherever_that_was(
     assert not (tmp_path / "out.parquet.parts").exists()
 
 
-def interrupted(session: Any, blocks: Iterator[EventBlock]) -> Iterator[EventBlock]:
+def interrupted(reconstruct: Any, blocks: Iterator[EventBlock]) -> Iterator[EventBlock]:
     """Made of a few blocks, then the end comes in the middle of a shard."""
-    for place, block in enumerate(engine.made_of(session, blocks)):
+    for place, block in enumerate(engine.made_of(reconstruct, blocks)):
         if place == 8:
             raise KeyboardInterrupt
         yield block
@@ -181,7 +181,7 @@ def test_tasks_cover_the_events_once(small: Dataset):
 @pytest.mark.parametrize("split", [None, "train"])
 def test_the_blocks_are_those_of_one_process(small: Dataset, model: CarriedModel, split: str | None):
     session = model.open()
-    wanted = list(engine.made_of(session, small.events(split, columns=list(session.kinds))))
+    wanted = list(engine.made_of(session.reconstruct, small.events(split, columns=list(session.kinds))))
     source = pickle.loads(pickle.dumps(ShardSource.of(small, split)))
     made = [made_by(source, model, task) for task in shard_tasks(small, split, 25)]
     assert all(
