@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ringflow.base.config import override
 from ringflow.base.log import say
 from ringflow.data.check import check
-from ringflow.data.read import Dataset
-from ringflow.event.block import EventBlock
 from ringflow.recipes.evaluate import evaluate, report_page
+from ringflow.recipes.reconstruct import reconstruct
 from ringflow.recipes.simulate import simulate
 from ringflow.sim.settings import SimulateSettings
 
@@ -32,14 +31,18 @@ def demo(out: Path, *, training: bool = False, overwrite: bool = False) -> dict[
 
     It is `ok` if every gate passes and a network that was trained beats the one without exchange between elements.
     """
+    from ringflow.display.source import open_source
+    from ringflow.display.static import write_static
+
     paths = {name: out / name for name in SAMPLES}
-    datasets = {name: _checked(path, name, overwrite=overwrite) for name, path in paths.items()}
+    datasets: dict[str, Any] = {}
+    for sample, path in paths.items():
+        summary = simulate(_settings(sample, EVENTS, seed=1), path, overwrite=overwrite)
+        datasets[sample] = {"summary": summary, "gates": check(path)}
     runs = _train(out, overwrite=overwrite) if training else {}
-    files = [
-        _candidates(Path(run["model"]), backbone, path, out / f"{backbone}_{name}.parquet")
-        for backbone, run in runs.items()
-        for name, path in paths.items()
-    ]
+    files = [out / "candidates" / sample / f"{backbone}.parquet" for backbone in runs for sample in paths]
+    for file in files:
+        reconstruct(paths[file.parent.name], file, model=Path(runs[file.stem]["model"]), overwrite=True)
     report = out / "report"
     say("reconstructing them by network and by rules, and comparing both with the truth")
     evaluation = evaluate(list(paths.values()), candidates=files, out=report, workers=WORKERS)
@@ -49,25 +52,15 @@ def demo(out: Path, *, training: bool = False, overwrite: bool = False) -> dict[
         "training": runs,
         "evaluation": evaluation,
         "report": str(report_page(report)),
-        "events": str(_page_of_events(paths[SAMPLES[0]], out / "events")),
+        "events": str(write_static(open_source(paths[SAMPLES[0]], events=SHOWN), range(SHOWN), out / "events")),
         "ok": beaten and all(gate["ok"] for made in datasets.values() for gate in made["gates"]),
     }
 
 
-def _checked(path: Path, sample: str, *, overwrite: bool) -> dict[str, Any]:
-    summary = simulate(_settings(sample, EVENTS, seed=1), path, overwrite=overwrite)
-    return {"summary": summary, "gates": check(path)}
-
-
 def _settings(sample: str, events: int, seed: int, more: Sequence[str] = ()) -> SimulateSettings:
-    flags: Mapping[str, object] = {
-        "generator.sample": sample,
-        "generator.seed": seed,
-        "production.events": events,
-        "production.events_per_shard": 100,
-        "production.workers": WORKERS,
-    }
-    return SimulateSettings.resolve(None, [*(override(name, value) for name, value in flags.items()), *more])
+    asked = [f"generator.sample={sample}", f"generator.seed={seed}", f"production.events={events}"]
+    spread = ["production.events_per_shard=100", f"production.workers={WORKERS}"]
+    return SimulateSettings.resolve(None, [*asked, *spread, *more])
 
 
 def _train(out: Path, *, overwrite: bool) -> dict[str, dict[str, Any]]:
@@ -85,29 +78,6 @@ def _train(out: Path, *, overwrite: bool) -> dict[str, dict[str, Any]]:
         asked = [override("data", str(dataset)), f"model.backbone={backbone}", "compute.device=cpu"]
         runs[backbone] = train(TrainSettings.resolve(PRESET, asked), out / "runs" / backbone, overwrite=overwrite)
     return runs
-
-
-def _candidates(model: Path, name: str, dataset: Path, file: Path) -> Path:
-    """Write what a network makes of a dataset."""
-    from ringflow.data.candidates import write_candidates
-    from ringflow.infer.session import open_session
-
-    session, events = open_session(model), Dataset(dataset)
-
-    def blocks() -> Iterator[EventBlock]:
-        for block in events.events(columns=list(session.kinds)):
-            yield EventBlock(block.event_number, {"candidate": session.reconstruct(block)})
-
-    write_candidates(file, events, blocks(), reconstruction=name, provenance=session.card)
-    return file
-
-
-def _page_of_events(dataset: Path, out: Path) -> Path:
-    """The first events of a dataset, as files that need no server."""
-    from ringflow.display.source import open_source
-    from ringflow.display.static import write_static
-
-    return write_static(open_source(dataset, events=SHOWN), list(range(SHOWN)), out)
 
 
 def _beaten(evaluation: Mapping[str, Any], better: str, worse: str) -> bool:
