@@ -387,16 +387,13 @@ def check_against(path: Path) -> list[dict[str, Any]]:
     link = fit_link(largest, [(found["bytes"], found["seconds"]) for found in record["all_reduce"]])
     apart = _row_of(record, "apart", largest, path)
     contention = max(float(apart["seconds_per_step"] / alone["seconds_per_step"]), 1.0)
-    settings = ScalingSettings(
-        hardware=HardwareSettings(
-            devices_per_node=largest,
-            inside_bandwidth=link.bandwidth,
-            inside_latency=link.latency,
-            usable=1.0,
-            contention=contention,
-        ),
-        work=WorkSettings(algorithm="ring", overlap=0.0, spread=alone["step_spread"] or 0.0),
-        upkeep=UpkeepSettings(checkpoint_seconds=0.0, restart_seconds=0.0, node_lifetime_hours=1e30),
+    hardware = {"devices_per_node": largest, "inside_bandwidth": link.bandwidth, "inside_latency": link.latency}
+    settings = ScalingSettings.model_validate(
+        {
+            "hardware": {**hardware, "usable": 1.0, "contention": contention},
+            "work": {"algorithm": "ring", "overlap": 0.0, "spread": alone["step_spread"] or 0.0},
+            "upkeep": {"checkpoint_seconds": 0.0, "restart_seconds": 0.0, "node_lifetime_hours": 1e30},
+        }
     )
     model = CostModel(settings, read_measured([path]))
     return [

@@ -13,7 +13,6 @@ import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, reduce
 from pathlib import Path
@@ -35,7 +34,7 @@ from ringflow.tune import charts
 from ringflow.tune.best import front_of
 from ringflow.tune.charts import STATES, or_infinite
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.record import Reported, State, StudyRecord, TrialRecord, best_of
+from ringflow.tune.record import Reported, State, TrialRecord, best_of
 from ringflow.tune.schedulers import one_bracket
 from ringflow.tune.space import Choice, Space, same
 
@@ -60,61 +59,44 @@ class Comparison(NamedTuple):
         return (self.theirs - self.best) / abs(self.theirs) if self.theirs else 0.0
 
 
-@dataclass(frozen=True)
 class StudyView:
     """A study to look at."""
 
-    folder: StudyFolder
-    record: StudyRecord
-
-    @property
-    def trials(self) -> Sequence[TrialRecord]:
-        """All of them."""
-        return self.record.trials
-
-    @property
-    def objectives(self) -> tuple[str, ...]:
-        """What is made small."""
-        return self.folder.settings.objectives
-
-    @cached_property
-    def best(self) -> TrialRecord | None:
-        """The best trial in the first objective."""
-        return best_of(self.trials)
-
-    @cached_property
-    def rungs(self) -> tuple[int, ...]:
-        """Resources at which trials were compared."""
-        match self.folder.settings.scheduler:
-            case "none":
-                return (self.record.most,)
-            case "hyperband":
-                return self.folder.ladder.from_the_end
-        return self.folder.ladder.rungs
-
-    @property
-    def one_bracket(self) -> str | None:
-        """A sentence if the scheduler is not what its name says."""
-        trials = len(self.trials) if self.record.closed else self.folder.settings.trials
-        return one_bracket(self.folder.settings.scheduler, self.folder.ladder, trials)
-
-    def rung(self, resource: int) -> int:
-        """Number of the rung that a report belongs to; a training reports at the first validation that is not before it."""
-        return max(bisect_right(self.rungs, resource) - 1, 0)
-
-    @cached_property
-    def states(self) -> Counter[State]:
-        """How many trials are in which state."""
-        return Counter(trial.state for trial in self.trials)
-
-    @cached_property
-    def values(self) -> dict[int, list[float]]:
-        """Last values of all objectives by trial, of trials that have a finite first one."""
-        return {
+    def __init__(self, folder: StudyFolder) -> None:
+        self.folder, self.record = folder, folder.record()
+        self.trials: Sequence[TrialRecord] = self.record.trials
+        self.objectives = folder.settings.objectives
+        #: The best trial in the first objective.
+        self.best = best_of(self.trials)
+        self.states = Counter(trial.state for trial in self.trials)
+        #: When the first trial was made, and seconds from there to the last thing that happened.
+        self.begin = min((trial.created for trial in self.trials), default=0.0)
+        self.duration = self.record.last_time - self.begin if self.trials else 0.0
+        #: Resources at which trials were compared.
+        self.rungs: tuple[int, ...] = folder.ladder.rungs
+        if folder.settings.scheduler == "none":
+            self.rungs = (self.record.most,)
+        elif folder.settings.scheduler == "hyperband":
+            self.rungs = folder.ladder.from_the_end
+        #: A sentence if the scheduler is not what its name says.
+        count = len(self.trials) if self.record.closed else folder.settings.trials
+        self.one_bracket = one_bracket(folder.settings.scheduler, folder.ladder, count)
+        #: Last values of all objectives by trial, of trials that have a finite first one.
+        self.values = {
             trial.number: trial.values(self.objectives)
             for trial in self.trials
             if math.isfinite(or_infinite(trial.value))
         }
+        #: Every time that a trial had processes: start, end, how many, and who.
+        self.segments = [
+            (part.start, self.record.last_time if part.end is None else part.end, part.workers, trial)
+            for trial in self.trials
+            for part in trial.segments
+        ]
+
+    def rung(self, resource: int) -> int:
+        """Number of the rung that a report belongs to; a training reports at the first validation that is not before it."""
+        return max(bisect_right(self.rungs, resource) - 1, 0)
 
     @cached_property
     def coordinates(self) -> list[list[float | None]]:
@@ -137,16 +119,6 @@ class StudyView:
                 if report.resource >= self.rungs[rung := self.rung(report.resource)]:
                     climbs[trial.number].setdefault(rung, report)
         return climbs
-
-    @cached_property
-    def begin(self) -> float:
-        """When the first trial was made."""
-        return min((trial.created for trial in self.trials), default=0.0)
-
-    @property
-    def duration(self) -> float:
-        """Seconds from the first to the last thing that happened."""
-        return self.record.last_time - self.begin if self.trials else 0.0
 
     @property
     def first_is_default(self) -> bool:
@@ -179,16 +151,6 @@ class StudyView:
         reports = self.best.reports if self.best else []
         reached = [report.value for report in reports if self.rung(report.resource) <= self.rung(resource)]
         return Comparison(resource, theirs, reached[-1]) if reached and math.isfinite(reached[-1]) else None
-
-    @property
-    def segments(self) -> list[tuple[float, float, int, TrialRecord]]:
-        """Every time that a trial had processes: start, end, how many, and who."""
-        last = self.record.last_time
-        return [
-            (part.start, last if part.end is None else part.end, part.workers, trial)
-            for trial in self.trials
-            for part in trial.segments
-        ]
 
     @cached_property
     def costs(self) -> dict[int, dict[State, float]]:
@@ -282,49 +244,32 @@ def importances(space: Space, trials: Sequence[TrialRecord]) -> dict[str, float]
 
 
 def write_report(study: Path, out: Path | None = None) -> Path:
-    """Write the page into the folder `out`; the path of the page."""
-    folder = StudyFolder(study)
-    view = StudyView(folder, folder.record())
-    out = prepare(out or study / REPORT_FOLDER, marks=(PAGE_FILE,))
-    with matplotlib.rc_context(style()):
-        write_atomic(out / PAGE_FILE, _render(view))
-    return out / PAGE_FILE
-
-
-def _render(view: StudyView) -> str:
-    """The page of a study, finished or not."""
+    """Write the page of a study, finished or not, into the folder `out`; the path of the page."""
+    view = StudyView(StudyFolder(study))
+    page = prepare(out or study / REPORT_FOLDER, marks=(PAGE_FILE,)) / PAGE_FILE
     script = (_OWN / "study.js").read_text(encoding="utf-8")
-    front = front_of(view.trials, view.objectives) if len(view.objectives) > 1 and view.values else None
-    return pages.render(
-        _OWN / "study.html.j2",
-        charts=charts,
-        word=word,
-        finite=math.isfinite,
-        span=time_in_words,
-        hours=lambda seconds: word(seconds / 3600),
-        view=view,
-        name=view.folder.path.absolute().name,
-        settings=view.folder.settings,
-        states=[state for state in STATES if view.states[state]],
-        parameters=view.folder.space.parameters,
-        first=view.against_first(),
-        middle=view.against_median(),
-        saving=view.saving(),
-        importances=importances(view.folder.space, view.trials),
-        fewest=FEWEST,
-        resized=any(len({report.workers for report in trial.reports}) > 1 for trial in view.trials),
-        climbers=sum(len(climb) > 1 for climb in view.climbs),
-        front=front,
-        front_rows=list(zip(front.trials, front.values.tolist(), strict=True))[:TABLE_ROWS] if front else [],
-        rows=view.best_first()[:TABLE_ROWS],
-        failures=[trial for trial in view.trials if trial.reason],
-        most_rows=TABLE_ROWS,
-        provenance=dict(_provenance(view.folder)),
-        written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=Markup(json.dumps(view.data(), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")),
-    )
+    with matplotlib.rc_context(style()):
+        text = pages.render(
+            _OWN / "study.html.j2",
+            charts=charts,
+            word=word,
+            finite=math.isfinite,
+            span=time_in_words,
+            hours=lambda seconds: word(seconds / 3600),
+            view=view,
+            states=[state for state in STATES if view.states[state]],
+            importances=importances(view.folder.space, view.trials),
+            fewest=FEWEST,
+            front=front_of(view.trials, view.objectives) if len(view.objectives) > 1 and view.values else None,
+            most_rows=TABLE_ROWS,
+            provenance=dict(_provenance(view.folder)),
+            written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            script=Markup(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            data=Markup(json.dumps(view.data(), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")),
+        )
+    write_atomic(page, text)
+    return page
 
 
 def _provenance(folder: StudyFolder) -> Iterator[tuple[str, str]]:
