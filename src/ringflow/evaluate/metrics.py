@@ -5,9 +5,11 @@ A width is always (75 % quantile - 25 % quantile) / median; of a Gaussian it is 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -40,49 +42,9 @@ class Metric:
     unit: str = ""  # % of a share
 
 
-#: Of a whole sample.
-METRICS = (
-    Metric("jet_iqr_over_median", "jet response width", "lower", "IQR / median of reconstructed / true jet pT"),
-    Metric("jet_median", "jet response median", "one", "median of reconstructed / true jet pT"),
-    Metric("jet_matched_fraction", "jets matched", "higher", "true jets with a jet within ΔR < 0.1", "%"),
-    Metric(
-        "rms90_jer", "jet energy resolution (RMS90)", "lower", "√2 × RMS90 / mean90 of the total energy, barrel", "%"
-    ),
-    Metric("met_iqr_over_median", "missing pT width", "lower", "IQR / median of the missing pT response, true > 5 GeV"),
-    Metric("met_median", "missing pT median", "one", "median of the missing pT response, true > 5 GeV"),
-    Metric("missing_momentum_error", "missing momentum error", "lower", "median length of the error vector", "GeV"),
-    Metric(
-        "visible_energy_resolution",
-        "visible energy width",
-        "lower",
-        "IQR / median of reconstructed / true visible energy",
-    ),
-    Metric("visible_energy_median", "visible energy median", "one", "median of reconstructed / true visible energy"),
-    Metric("particle_efficiency", "particle efficiency", "higher", "true particles matched, any class", "%"),
-    Metric("particle_purity", "particle purity", "higher", "candidates matched to a particle of their class", "%"),
-    Metric("particle_fake_rate", "particle fake rate", "lower", "candidates matched to no true particle", "%"),
-    Metric("particle_f1", "particle F1", "higher", "2 × pairs of equal class / (true particles + candidates)"),
-    Metric("particles_per_event", "particles per event", "", "candidates per event, mean"),
-    Metric("jets_per_event", "jets per event", "", "reconstructed jets above 5 GeV per event, mean"),
-)
-#: Of a particle class.
-RATES = (
-    Metric("efficiency", "efficiency", "higher", "true particles matched, any class", "%"),
-    Metric("identified", "identified", "higher", "true particles matched and given their class", "%"),
-    Metric("purity", "purity", "higher", "candidates of the class matched to a particle of it", "%"),
-    Metric("fake_rate", "fake rate", "lower", "candidates of the class matched to no true particle", "%"),
-    Metric("f1", "F1", "higher", "2 × pairs of equal class / (true particles + candidates)"),
-    Metric("response_iqr_over_median", "pT response width", "lower", "IQR / median of reconstructed / true pT"),
-)
-#: Of jets in a bin of their true pT.
-JET_BIN_METRICS = (
-    Metric("median", "median", "one", "median response"),
-    Metric("iqr_over_median", "width", "lower", "IQR / median of the response"),
-    Metric("matched_fraction", "matched", "higher", "true jets matched", "%"),
-)
-MASS_METRICS = (
-    Metric("median", "median", "", "median mass", "GeV"),
-    Metric("iqr_over_median", "width", "lower", "IQR / median of the mass"),
+_TABLES = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))
+METRICS, RATES, JET_BIN_METRICS, MASS_METRICS = (
+    tuple(Metric(**row) for row in _TABLES[name]) for name in ("sample", "class", "jet_bin", "mass")
 )
 BY_KEY = {metric.key: metric for metric in METRICS}
 

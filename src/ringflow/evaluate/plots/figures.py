@@ -6,8 +6,11 @@ Where reconstructions are compared, a lower panel shows ratios to one of them.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import hist
@@ -35,7 +38,7 @@ from ringflow.evaluate.plots.style import (
     say_empty,
     styled,
 )
-from ringflow.evaluate.sheet import ETA_EDGES, JET_PT_EDGES, LABELS, MISSING_PT_EDGES, RESPONSE_PT_EDGES
+from ringflow.evaluate.sheet import LABELS
 from ringflow.evaluate.tables import written
 from ringflow.event.block import Collection, EventBlock
 
@@ -425,6 +428,7 @@ def _area(energy: npt.NDArray[Any], scale: float) -> Floats:
 _POINTS = f"Bars are 68 % intervals; bins with fewer than {MIN_ENTRIES} entries are left out."
 #: The bins of 2 GeV are too fine for a fraction.
 _JET_PT_EDGES = np.array([0.0, 10, 20, 30, 40, 50, 60, 70, 80, 100, 120, 150, 200])
+_FIGURES: dict[str, list[dict[str, Any]]] = tomllib.loads(Path(__file__).with_name("figures.toml").read_text("utf-8"))
 
 
 class Picture(NamedTuple):
@@ -438,65 +442,112 @@ class Picture(NamedTuple):
     lacks: str = ""
 
 
-class _Sample(NamedTuple):
-    """What the figures of a sample are drawn from, by reconstruction, and the pictures that can be made of it."""
+def pictures(books: Mapping[str, Book], metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[Picture]:
+    """The figures of one sample, of what was counted and measured for every reconstruction; none of what is empty."""
+    asked: list[tuple[dict[str, Any], int, dict[str, str]]] = [(figure, 0, {}) for figure in _FIGURES["figure"]]
+    asked += [
+        (figure, label, {"name": name, "classes": f"{name.capitalize()}s", "slug": name.replace(" ", "_")})
+        for label, name in list(enumerate(CLASS_NAMES))[1:]
+        for figure in _FIGURES["class"]
+    ]
+    for figure, label, words in asked:
+        if all(any(book[name].sum(flow=True) > 0 for book in books.values()) for name in figure["needs"]):
+            yield from _Maker(books, metrics, figure, label, words).made()
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the pictures of one entry of the table, of all particles or of those of one label."""
 
     books: Mapping[str, Book]
     metrics: Mapping[str, Mapping[str, Any]]
+    figure: Mapping[str, Any]
+    label: int
+    words: dict[str, str]
 
-    def histograms(self, name: str, axis: str | None = None) -> dict[str, Histogram]:
-        """One histogram of all reconstructions, or its projection on an axis."""
-        found = {reconstruction: book[name] for reconstruction, book in self.books.items()}
-        return found if axis is None else {name: part.project(axis) for name, part in found.items()}
+    def made(self) -> Iterator[Picture]:
+        histograms = {name: book[self.figure["needs"][0]] for name, book in self.books.items()}
+        look = self.figure.get("look", {})
+        match self.figure["kind"]:
+            case "distribution":
+                axis, label = self.figure["axis"], self.figure["xlabel"]
+                notes = {said: BY_KEY[key] for said, key in self.figure["notes"].items()}
+                shown = {name: part.project(axis) for name, part in histograms.items()}
+                yield self._distribution(shown, label, notes, self.metrics, **look)
+            case "masses":
+                named = dict.fromkeys(name for part in histograms.values() for name in part.axes["name"])
+                notes = dict(zip(("median", "IQR/median"), MASS_METRICS, strict=True))
+                for number, name in enumerate(named, start=1):
+                    there = {key: part for key, part in histograms.items() if name in list(part.axes["name"])}
+                    shown = {key: at(part, "name", name) for key, part in there.items()}
+                    numbers = {key: (part.get("masses") or {}).get(name) or {} for key, part in self.metrics.items()}
+                    maker = replace(self, words={"number": str(number), "name": name})
+                    yield maker._distribution(shown, f"{plain(name)} mass [GeV]", notes, numbers, unit="GeV")
+            case "binned":
+                parts = self.metrics
+                if self.label:
+                    parts = {name: part.get("classes", {}).get(self.words["slug"], {}) for name, part in parts.items()}
+                rows = {name: found for name in self.books if (found := parts.get(name, {}).get(self.figure["bins"]))}
+                first: list[Any] = next(iter(rows.values()), [])
+                of = self.figure["of"]
+                edges = [*(row[f"lo_{of}"] for row in first), *(row[f"hi_{of}"] for row in first[-1:])]
+                curves = {name: measured(found, self.figure["metric"]) for name, found in rows.items()}
+                yield self._curves(edges, curves, self.figure["ylabel"], **look)
+            case "fraction":
+                share = partial(matched_fraction, axis=self.figure["axis"], matched=self.figure["matched"])
+                curves = {name: share(part, edges=_JET_PT_EDGES) for name, part in histograms.items()}
+                yield self._curves(_JET_PT_EDGES, curves, self.figure["ylabel"], fraction=True)
+            case "rates":
+                axis = self.figure["axis"]
+                found, fakes = (
+                    {
+                        name: matched_fraction(at(book[side], "label", self.label), axis, matched=matched)
+                        for name, book in self.books.items()
+                    }
+                    for side, matched in (("particle_truth", True), ("particle_reco", False))
+                )
+                edges = next(iter(histograms.values())).axes[axis].edges
+                yield self._curves(edges, found, "efficiency", below=(fakes, "fake rate"), fraction=True, **look)
+            case "missing_error":
+                yield self._picture(partial(missing_error, histograms), _few(_entries(histograms) / 3, "events"))
+            case "multiplicity":
+                events = _entries(histograms) / len(LABELS)
+                yield self._picture(partial(multiplicity, histograms), _few(events, "events", FEWEST_EVENTS))
+            case "confusion":
+                for number, (name, counted) in enumerate(histograms.items(), start=1):
+                    maker = replace(self, words={"number": str(number), "name": display_name(name)})
+                    yield maker._picture(partial(confusion, counted), _few(counted.sum(flow=True), "particles"))
 
-    def filled(self, *names: str) -> bool:
-        """Whether every one of these histograms has something in it, for any reconstruction."""
-        return all(any(part.sum(flow=True) > 0 for part in self.histograms(name).values()) for name in names)
-
-    def curve(
-        self, key: str, group: str, title: str, caption: str, edges: Sequence[float] | Floats,
-        curves: Mapping[str, Curve], xlabel: str, ylabel: str, **looks: Any,
-    ) -> Picture:  # fmt: skip
-        """One quantity against another."""
-        shown = [*curves.values(), *(looks["below"][0].values() if "below" in looks else ())]
-        points = max((int(np.isfinite(curve.value).sum()) for curve in shown), default=0)
-        drawn = partial(draw_against, np.asarray(edges), curves, xlabel, ylabel, **looks)
-        reference, panel = (
-            reference_of(self.books),
-            "narrow panels divide" if "below" in looks else "lower panel divides",
-        )
-        note = f" The {panel} by {display_name(reference)}." if reference else ""
-        lacks = _few(points, f"of its bins hold {MIN_ENTRIES} entries", FEWEST_POINTS)
-        return Picture(key, group, title, f"{caption} {_POINTS}{note}", drawn, lacks)
-
-    def binned(
-        self, key: str, group: str, title: str, caption: str, edges: Sequence[float], figure: str, bins: str,
-        xlabel: str, ylabel: str, section: tuple[str, ...] = (), **looks: Any,
-    ) -> Picture:  # fmt: skip
-        """A figure of the metrics in bins, of all reconstructions that have it, in a section if one is named."""
-        rows = {name: self._part(name, section).get(bins) for name in self.books}
-        curves = {name: measured(found, figure) for name, found in rows.items() if found}
-        return self.curve(key, group, title, caption, edges, curves, xlabel, ylabel, **looks)
-
-    def distribution(
-        self, key: str, group: str, title: str, caption: str, histograms: Book, label: str,
-        notes: Mapping[str, Metric], section: tuple[str, ...] = (), **looks: Any,
-    ) -> Picture:  # fmt: skip
+    def _distribution(
+        self, histograms: Book, label: str, notes: Mapping[str, Metric], metrics: Mapping[str, Any], **look: Any
+    ) -> Picture:
         """One quantity; `notes` are the metrics that the legend tells, written as in the tables."""
         numbers = {
-            name: "\n".join(f"{said} {written(self._part(name, section).get(m.key), m)}" for said, m in notes.items())
+            name: "\n".join(f"{said} {written(metrics.get(name, {}).get(m.key), m)}" for said, m in notes.items())
             for name in self.books
         }
-        reference = reference_of(self.books)
-        note = f" The lower panel divides by {display_name(reference)}." if reference else ""
-        drawn = partial(draw_distribution, histograms, label, numbers, **looks)
-        return Picture(key, group, title, caption + note, drawn, _few(_entries(histograms), "entries"))
+        drawn = partial(draw_distribution, histograms, label, numbers, **look)
+        return self._picture(drawn, _few(_entries(histograms), "entries"), self._divided("lower panel divides"))
 
-    def _part(self, reconstruction: str, section: tuple[str, ...]) -> Any:
-        part: Any = self.metrics.get(reconstruction) or {}
-        for key in section:
-            part = part.get(key) or {}
-        return part
+    def _curves(self, edges: Any, curves: Mapping[str, Curve], ylabel: str, **look: Any) -> Picture:
+        """One quantity against another."""
+        shown = [*curves.values(), *(look["below"][0].values() if "below" in look else ())]
+        points = max((int(np.isfinite(curve.value).sum()) for curve in shown), default=0)
+        xlabel = self.figure["xlabel"].format(**self.words)
+        drawn = partial(draw_against, np.asarray(edges), curves, xlabel, ylabel, **look)
+        divided = self._divided("narrow panels divide" if "below" in look else "lower panel divides")
+        lacks = _few(points, f"of its bins hold {MIN_ENTRIES} entries", FEWEST_POINTS)
+        return self._picture(drawn, lacks, f" {_POINTS}{divided}")
+
+    def _divided(self, panel: str) -> str:
+        reference = reference_of(self.books)
+        return f" The {panel} by {display_name(reference)}." if reference else ""
+
+    def _picture(self, draw: Callable[[], Figure], lacks: str, note: str = "") -> Picture:
+        key, group, title, caption = (
+            self.figure[name].format(**self.words) for name in ("key", "group", "title", "caption")
+        )
+        return Picture(key, group, title, caption + note, draw, lacks)
 
 
 def _few(count: float, what: str, needed: int = FEWEST_ENTRIES) -> str:
@@ -505,152 +556,3 @@ def _few(count: float, what: str, needed: int = FEWEST_ENTRIES) -> str:
 
 def _entries(histograms: Book) -> float:
     return max((float(part.sum(flow=True)) for part in histograms.values()), default=0.0)
-
-
-def _spread(median: str, width: str) -> dict[str, Metric]:
-    return {"median": BY_KEY[median], "IQR/median": BY_KEY[width]}
-
-
-def pictures(books: Mapping[str, Book], metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[Picture]:
-    """The figures of one sample, of what was counted and measured for every reconstruction; none of what is empty."""
-    sample = _Sample(books, metrics)
-    yield from _jets(sample, "Jets")
-    yield from _events(sample, "Missing momentum, energy and masses")
-    yield from _particles(sample, "All particles")
-    if sample.filled("particle_truth", "particle_reco"):
-        for label in LABELS:
-            yield from _class(sample, label, f"{CLASS_NAMES[label].capitalize()}s")
-
-
-def _jets(sample: _Sample, group: str) -> Iterator[Picture]:
-    matched = "Jets (e+e− generalised kT, p = −1, R = 0.4, pT > 5 GeV) are matched one to one within ΔR < 0.1."
-    true_pt, width = "true jet $p_T$ [GeV]", "IQR / median of jet response"
-    if sample.filled("jet_response"):
-        yield sample.distribution(
-            "jet_response", group, "Jet response",
-            f"Reconstructed over true transverse momentum of matched jets. {matched} IQR: distance of the quartiles.",
-            sample.histograms("jet_response", "response"), "jet $p_T$, reconstructed / true",
-            _spread("jet_median", "jet_iqr_over_median"), around=1.0,
-        )  # fmt: skip
-        yield sample.binned(
-            "jet_width_pt", group, "Jet resolution against pT",
-            "IQR / median of the jet response in bins of true jet pT: lower is better.",
-            JET_PT_EDGES, "iqr_over_median", "jet_bins", true_pt, width,
-        )  # fmt: skip
-        yield sample.binned(
-            "jet_median_pt", group, "Jet scale against pT",
-            "Median of the jet response in bins of true jet pT; 1 is right.",
-            JET_PT_EDGES, "median", "jet_bins", true_pt, "median jet response", around=1.0,
-        )  # fmt: skip
-        yield sample.binned(
-            "jet_width_eta", group, "Jet resolution against η",
-            "IQR / median of the jet response in bins of true jet pseudorapidity.",
-            ETA_EDGES, "iqr_over_median", "jet_eta_bins", r"true jet $\eta$", width,
-        )  # fmt: skip
-    for key, title, caption, name, needed, axis, xlabel, ylabel in (
-        (
-            "jet_matched_pt", "Jets found against pT", "Share of true jets matched to a reconstructed one.",
-            "jet_truth_pt", ("jet_truth_pt",), "truth_pt", true_pt, "true jets matched",
-        ),
-        (
-            "jet_fakes_pt", "Jets without a true one, against pT",
-            "Share of reconstructed jets that match no true jet.",
-            "jet_reco_pt", ("jet_truth_pt", "jet_reco_pt"), "pt", "reconstructed jet $p_T$ [GeV]", "jets without a true jet",
-        ),
-    ):  # fmt: skip
-        if sample.filled(*needed):
-            curves = {
-                reconstruction: matched_fraction(part, axis, matched=axis == "truth_pt", edges=_JET_PT_EDGES)
-                for reconstruction, part in sample.histograms(name).items()
-            }
-            yield sample.curve(key, group, title, caption, _JET_PT_EDGES, curves, xlabel, ylabel, fraction=True)
-
-
-def _events(sample: _Sample, group: str) -> Iterator[Picture]:
-    if sample.filled("met_response"):
-        true_pt = "true missing $p_T$ [GeV]"
-        yield sample.distribution(
-            "met_response", group, "Missing pT response",
-            "Reconstructed over true missing transverse momentum. Events with true missing pT above 5 GeV.",
-            sample.histograms("met_response", "response"), "missing $p_T$, reconstructed / true",
-            _spread("met_median", "met_iqr_over_median"), around=1.0,
-        )  # fmt: skip
-        yield sample.binned(
-            "met_width", group, "Missing pT resolution", "IQR / median of the response against the true missing pT.",
-            MISSING_PT_EDGES, "iqr_over_median", "met_bins", true_pt, "IQR / median, missing $p_T$",
-        )  # fmt: skip
-        yield sample.binned(
-            "met_median", group, "Missing pT scale", "Median of the response against the true missing pT; 1 is right.",
-            MISSING_PT_EDGES, "median", "met_bins", true_pt, "median missing $p_T$ response", around=1.0,
-        )  # fmt: skip
-    if sample.filled("met_error"):
-        errors = sample.histograms("met_error")
-        yield Picture(
-            "missing_error", group, "Missing momentum error",
-            "Reconstructed minus true missing momentum along x, y and z. Bands are statistical.",
-            partial(missing_error, errors), _few(_entries(errors) / 3, "events"),
-        )  # fmt: skip
-    if sample.filled("visible_energy"):
-        yield sample.distribution(
-            "visible_energy", group, "Visible energy",
-            "Summed energy of the candidates over that of the visible true particles, per event.",
-            sample.histograms("visible_energy"), "visible energy, reconstructed / true",
-            _spread("visible_energy_median", "visible_energy_resolution"), around=1.0,
-        )  # fmt: skip
-    masses = sample.histograms("mass")
-    for number, name in enumerate(dict.fromkeys(name for part in masses.values() for name in part.axes["name"]), 1):
-        yield sample.distribution(
-            f"mass_{number}", group, f"Mass: {name}", f"Reconstructed mass of the {name}.",
-            {key: at(part, "name", name) for key, part in masses.items() if name in list(part.axes["name"])},
-            f"{plain(name)} mass [GeV]", dict(zip(("median", "IQR/median"), MASS_METRICS, strict=True)),
-            ("masses", name), unit="GeV",
-        )  # fmt: skip
-
-
-def _particles(sample: _Sample, group: str) -> Iterator[Picture]:
-    if sample.filled("confusion"):
-        for number, (name, counted) in enumerate(sample.histograms("confusion").items(), start=1):
-            yield Picture(
-                f"confusion_{number}", group, f"Confusion matrix: {display_name(name)}",
-                "Row: true class, with its number of entries; column: what it was reconstructed as, in percent of the row. "
-                "Missed particles are in the first column, fakes in the first row. Pairs are assigned one to one in direction "
-                "and momentum (ΔR < 0.1, pT within 50 %), whatever their class.",
-                partial(confusion, counted), _few(counted.sum(flow=True), "particles"),
-            )  # fmt: skip
-    if sample.filled("multiplicity"):
-        differences = sample.histograms("multiplicity")
-        yield Picture(
-            "multiplicity", group, "Particles too many or too few",
-            "Candidates minus true particles per event and class: markers are means, bars hold the central 68 % of events.",
-            partial(multiplicity, differences), _few(_entries(differences) / len(LABELS), "events", FEWEST_EVENTS),
-        )  # fmt: skip
-    if sample.filled("particles_per_event"):
-        yield sample.distribution(
-            "particles_per_event", group, "Particles per event", "Number of candidates in an event.",
-            sample.histograms("particles_per_event"), "particles per event", {"mean": BY_KEY["particles_per_event"]},
-        )  # fmt: skip
-
-
-def _class(sample: _Sample, label: int, group: str) -> Iterator[Picture]:
-    name = CLASS_NAMES[label]
-    slug = name.replace(" ", "_")
-    truth, reco = (
-        {key: at(part, "label", label) for key, part in sample.histograms(side).items()}
-        for side in ("particle_truth", "particle_reco")
-    )
-    for axis, shown, symbol in (("pt", "pT", "$p_T$ [GeV]"), ("eta", "η", r"$\eta$")):
-        found = {key: matched_fraction(part, axis) for key, part in truth.items()}
-        fakes = {key: matched_fraction(part, axis, matched=False) for key, part in reco.items()}
-        yield sample.curve(
-            f"{slug}_{axis}", group, f"{group}: efficiency and fake rate against {shown}",
-            f"Efficiency: true {name}s matched to a candidate of any class, against their {shown}. Fake rate: {name} "
-            "candidates matched to no true particle, against theirs.",
-            next(iter(truth.values())).axes[axis].edges, found, f"{name} {symbol}", "efficiency",
-            below=(fakes, "fake rate"), fraction=True, log=axis == "pt",
-        )  # fmt: skip
-    yield sample.binned(
-        f"{slug}_width", group, f"{group}: momentum resolution",
-        f"IQR / median of reconstructed over true pT of matched {name}s.",
-        RESPONSE_PT_EDGES, "iqr_over_median", "pt_bins", f"true {name} $p_T$ [GeV]", "IQR / median of $p_T$ response",
-        ("classes", slug), log=True,
-    )  # fmt: skip
