@@ -153,21 +153,14 @@ def test_distributions_share_bins_and_lose_nothing_in_range() -> None:
     assert binned["baseline"].counts.sum() == binned["baseline"].total == 100
 
 
-def test_every_reconstruction_looks_different_without_colour() -> None:
+def test_looks_and_names_tell_reconstructions_apart() -> None:
     chosen = looks([*LOOKS, "mine", "yours", "theirs"])
-    assert len({look.color for look in chosen.values()}) == 7
-    assert len({look.marker for look in chosen.values()}) == 7
-    assert len({look.line for look in chosen.values()}) == 7
+    for column in ("color", "marker", "line"):
+        assert len({getattr(look, column) for look in chosen.values()}) == 7
     assert looks(["model"])["model"] == chosen["model"]
-
-
-def test_names_from_outside_are_no_formulas_and_no_paths() -> None:
-    assert plain("a$b$") == r"a\$b\$"
-    assert plain("_x") == " _x"
-    assert plain("日\n") == "??"
-    assert len(plain("x" * 99)) == 32
-    assert file_name("../../etc/passwd") == "etc_passwd"
-    assert file_name("日本") == "unnamed"
+    names = {"a$b$": r"a\$b\$", "_x": " _x", "日\n": "??", "x" * 99: "x" * 31 + "…"}  # no formula, no hidden entry
+    assert {name: plain(name) for name in names} == names
+    assert [file_name(name) for name in ("../../etc/passwd", "日本")] == ["etc_passwd", "unnamed"]
 
 
 def test_the_same_figure_gives_the_same_bytes(books: Books, figures: Metrics) -> None:

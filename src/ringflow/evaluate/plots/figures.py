@@ -219,12 +219,7 @@ class Binned(NamedTuple):
 
 @styled
 def draw_distribution(
-    histograms: Book,
-    label: str,
-    notes: Mapping[str, str],
-    *,
-    around: float | None = None,
-    unit: str = "",
+    histograms: Book, label: str, notes: Mapping[str, str], *, around: float | None = None, unit: str = ""
 ) -> Figure:
     """Overlay one-dimensional histograms as densities; `around` is marked, e.g. the perfect response of 1.
 
