@@ -192,18 +192,17 @@ def essential_columns(kind: str) -> set[str]:
 
 def needed_columns(kinds: Sequence[str], present: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Columns to read for these kinds, out of those that are there; an error if one is lacking that every feature needs."""
-    return {kind: _columns_of(kind, present.get(kind, ())) for kind in kinds}
-
-
-def _columns_of(kind: str, present: Sequence[str]) -> tuple[str, ...]:
-    essential = essential_columns(kind)
-    if lacking := sorted(essential - set(present)):
-        raise DatasetError(
-            f"missing features: the {kind} collection has no column {', '.join(map(repr, lacking))}; "
-            "a network cannot do without"
-        )
-    wanted = essential | {name for feature in FEATURES[kind] for name in feature.needs}
-    return tuple(name for name in present if name in wanted)
+    found = {}
+    for kind in kinds:
+        there = present.get(kind, ())
+        if lacking := sorted(essential_columns(kind) - set(there)):
+            raise DatasetError(
+                f"missing features: the {kind} collection has no column {', '.join(map(repr, lacking))}; "
+                "a network cannot do without"
+            )
+        wanted = {name for feature in FEATURES[kind] for name in feature.needs}
+        found[kind] = tuple(name for name in there if name in wanted)
+    return found
 
 
 def features_of(kind: str, columns: Columns) -> Tensor:

@@ -7,7 +7,6 @@ of a hadron, and a shower that does not point to the origin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,109 +30,78 @@ def cluster_columns(
     """
     inside = torch.nonzero(label >= 0).squeeze(1)
     of = label.index_select(0, inside)
+
+    def summed(values: Tensor) -> Tensor:
+        return group_sum(values, of, count)
+
+    def at_hits(values: Tensor) -> Tensor:
+        return values.index_select(0, of)
+
     energy, x, y, z, time = (hits[name].index_select(0, inside) for name in ("energy", "x", "y", "z", "time"))
     subsystem = hits["subsystem"].index_select(0, inside)
-    total = group_sum(energy, of, count)
-    weight = energy / total.index_select(0, of)
-
-    def mean(values: Tensor) -> Tensor:
-        return group_sum(weight * values, of, count)
-
-    position = [mean(x), mean(y), mean(z)]
-    radius = torch.hypot(position[0], position[1]).clamp_min(1e-6)
-    distance = torch.hypot(radius, position[2])
-    offset = [value - centre.index_select(0, of) for value, centre in zip((x, y, z), position, strict=True)]
-    axis = [(centre / distance).index_select(0, of) for centre in position]
-    along = offset[0] * axis[0] + offset[1] * axis[1] + offset[2] * axis[2]
-    length2 = offset[0].square() + offset[1].square() + offset[2].square()
-    across2 = (length2 - along.square()).clamp_min(0.0)
-
-    in_barrel = (subsystem & 1) == 0
-    depth = torch.where(in_barrel, torch.hypot(x, y) - face_radius, z.abs() - face_z)
+    in_ecal, in_hcal = subsystem < 2, (subsystem == 2) | (subsystem == 3)
     in_front = torch.as_tensor(layer_offset, device=of.device).index_select(0, subsystem)
     layer = hits["layer"].index_select(0, inside) + in_front
-    seen = _Hits(of, count, energy, (x, y, z), subsystem < 2, (subsystem == 2) | (subsystem == 3))
-    return {
+    depth = torch.where((subsystem & 1) == 0, torch.hypot(x, y) - face_radius, z.abs() - face_z)
+    total = summed(energy)
+    weight = energy / at_hits(total)
+
+    centre_x, centre_y, centre_z = (summed(weight * values) for values in (x, y, z))
+    radius = torch.hypot(centre_x, centre_y).clamp_min(1e-6)
+    distance = torch.hypot(radius, centre_z)
+    dx, dy, dz = x - at_hits(centre_x), y - at_hits(centre_y), z - at_hits(centre_z)
+    # Along and across the line from the origin.
+    axis = [at_hits(centre / distance) for centre in (centre_x, centre_y, centre_z)]
+    along = dx * axis[0] + dy * axis[1] + dz * axis[2]
+    across2 = (dx.square() + dy.square() + dz.square() - along.square()).clamp_min(0.0)
+    columns = {
         "energy": total,
-        "ecal_energy": group_sum(energy * (subsystem < 2), of, count),
-        "hcal_energy": group_sum(energy * ((subsystem == 2) | (subsystem == 3)), of, count),
-        "muon_energy": group_sum(energy * (subsystem > 3), of, count),
-        "x": position[0],
-        "y": position[1],
-        "z": position[2],
-        "eta": torch.asinh(position[2] / radius),
-        "phi": torch.atan2(position[1], position[0]),
+        "ecal_energy": summed(energy * in_ecal),
+        "hcal_energy": summed(energy * in_hcal),
+        "muon_energy": summed(energy * (subsystem > 3)),
+        "x": centre_x,
+        "y": centre_y,
+        "z": centre_z,
+        "eta": torch.asinh(centre_z / radius),
+        "phi": torch.atan2(centre_y, centre_x),
         "num_hits": torch.bincount(of, minlength=count),
-        "width_along": torch.sqrt(mean(along.square())),
-        "width_across": torch.sqrt(mean(across2)),
+        "width_along": torch.sqrt(summed(weight * along.square())),
+        "width_across": torch.sqrt(summed(weight * across2)),
         "start_layer": group_minimum(layer, of, count),
-        "mean_depth": mean(depth),
-        "time": mean(time),
-        "front_energy": group_sum(energy * ((subsystem < 2) & (layer < FRONT_LAYERS)), of, count),
-        **_parts(seen, position, total, across2),
-        **_peak(seen),
-        **_slopes(seen, position, weight, offset, along),
+        "mean_depth": summed(weight * depth),
+        "time": summed(weight * time),
+        "front_energy": summed(energy * (in_ecal & (layer < FRONT_LAYERS))),
     }
 
-
-@dataclass(frozen=True)
-class _Hits:
-    """Hits that belong to a cluster."""
-
-    of: Tensor
-    count: int
-    energy: Tensor
-    position: tuple[Tensor, Tensor, Tensor]
-    in_ecal: Tensor
-    in_hcal: Tensor
-
-
-def _parts(hits: _Hits, centre: Sequence[Tensor], total: Tensor, across2: Tensor) -> Columns:
-    """Centre and width of what lies in one calorimeter."""
-    columns = {}
-    for name, part in (("ecal", hits.in_ecal), ("hcal", hits.in_hcal)):
-        energy = hits.energy * part
-        in_part = group_sum(energy, hits.of, hits.count)
-        present = in_part > 0
-        scale = torch.where(present, in_part, total)
-        columns[f"{name}_width"] = torch.sqrt(group_sum(energy * across2, hits.of, hits.count) / scale)
+    # Centre and width of what lies in one calorimeter.
+    for name, part in (("ecal", in_ecal), ("hcal", in_hcal)):
+        scale = torch.where(columns[f"{name}_energy"] > 0, columns[f"{name}_energy"], total)
+        columns[f"{name}_width"] = torch.sqrt(summed(energy * part * across2) / scale)
         if name == "ecal":
-            for axis, values, whole in zip("xyz", hits.position, centre, strict=True):
-                mean = group_sum(energy * values, hits.of, hits.count) / scale
-                columns[f"ecal_{axis}"] = torch.where(present, mean, whole)
-    return columns
+            for direction, values in (("x", x), ("y", y), ("z", z)):
+                mean = summed(energy * part * values) / scale
+                columns[f"ecal_{direction}"] = torch.where(columns["ecal_energy"] > 0, mean, columns[direction])
 
-
-def _peak(hits: _Hits) -> Columns:
-    """The strongest hit, of the electromagnetic calorimeter if there is one, and the energy around the line through it."""
-    score = torch.where(hits.in_ecal, hits.energy + hits.energy.max(), hits.energy) if len(hits.energy) else hits.energy
-    strongest = group_winner(score, hits.of, hits.count)
-    peak = [values[strongest] for values in hits.position]
+    # The strongest hit, of the electromagnetic calorimeter if there is one, and the energy around the line through it.
+    score = torch.where(in_ecal, energy + energy.max(), energy) if len(energy) else energy
+    strongest = group_winner(score, of, count)
+    peak = [values[strongest] for values in (x, y, z)]
     length = torch.sqrt(peak[0].square() + peak[1].square() + peak[2].square()).clamp_min(1e-6)
-    axis = [(value / length).index_select(0, hits.of) for value in peak]
-    x, y, z = hits.position
-    along = x * axis[0] + y * axis[1] + z * axis[2]
-    across2 = x.square() + y.square() + z.square() - along.square()
-    near = hits.in_ecal & (across2 < PEAK_RADIUS**2)
-    columns = {f"peak_{name}": value for name, value in zip("xyz", peak, strict=True)}
-    return {**columns, "peak_energy": group_sum(hits.energy * near, hits.of, hits.count)}
+    to_peak = [at_hits(value / length) for value in peak]
+    along_peak = x * to_peak[0] + y * to_peak[1] + z * to_peak[2]
+    near = in_ecal & (x.square() + y.square() + z.square() - along_peak.square() < PEAK_RADIUS**2)
+    columns |= dict(zip(("peak_x", "peak_y", "peak_z"), peak, strict=True))
+    columns["peak_energy"] = summed(energy * near)
 
-
-def _slopes(hits: _Hits, centre: Sequence[Tensor], weight: Tensor, offset: Sequence[Tensor], along: Tensor) -> Columns:
-    """How the transverse offset of the hits grows along the line from the origin: zero for a shower that points there."""
-    x, y, z = centre
-    radius = torch.hypot(x, y).clamp_min(1e-6)
-    distance = torch.hypot(radius, z)
-    in_azimuth = (-y / radius, x / radius, torch.zeros_like(z))
-    in_polar = (x * z / (radius * distance), y * z / (radius * distance), -radius / distance)
-    spread = group_sum(weight * along.square(), hits.of, hits.count).clamp_min(1.0)
-
-    def slope(direction: Sequence[Tensor]) -> Tensor:
-        parts = (part.index_select(0, hits.of) * value for part, value in zip(direction, offset, strict=True))
-        across = torch.stack(list(parts)).sum(0)
-        return group_sum(weight * along * across, hits.of, hits.count) / spread
-
-    return {"slope_phi": slope(in_azimuth), "slope_theta": slope(in_polar)}
+    # How the transverse offset of the hits grows along the line from the origin: zero for a shower that points there.
+    flat = radius * distance
+    in_azimuth = (-centre_y / radius, centre_x / radius, torch.zeros_like(centre_z))
+    in_polar = (centre_x * centre_z / flat, centre_y * centre_z / flat, -radius / distance)
+    spread = summed(weight * along.square()).clamp_min(1.0)
+    for name, (tx, ty, tz) in (("slope_phi", in_azimuth), ("slope_theta", in_polar)):
+        across = torch.stack([at_hits(tx) * dx, at_hits(ty) * dy, at_hits(tz) * dz]).sum(0)
+        columns[name] = summed(weight * along * across) / spread
+    return columns
 
 
 def hadronic_scale(energy: Tensor, points: Sequence[float], factors: Sequence[float]) -> Tensor:

@@ -78,18 +78,18 @@ class RotaryPositions(nn.Module):
 def turn(x_NHE: Tensor, cosine_NE: Tensor, sine_NE: Tensor) -> Tensor:
     """Turn the pairs (i, i + E/2) of every head."""
     cosine, sine = cosine_NE[:, None].to(x_NHE.dtype), sine_NE[:, None].to(x_NHE.dtype)
-    return torch.addcmul(x_NHE * cosine, _swapped(x_NHE), sine)
+    return torch.addcmul(x_NHE * cosine, x_NHE.roll(x_NHE.shape[-1] // 2, -1), sine)
 
 
 def turn_back(x_NHE: Tensor, cosine_NE: Tensor, sine_NE: Tensor) -> Tensor:
     """Undo `turn`."""
     cosine, sine = cosine_NE[:, None].to(x_NHE.dtype), sine_NE[:, None].to(x_NHE.dtype)
-    return torch.addcmul(x_NHE * cosine, _swapped(x_NHE), sine, value=-1.0)
+    return torch.addcmul(x_NHE * cosine, x_NHE.roll(x_NHE.shape[-1] // 2, -1), sine, value=-1.0)
 
 
 @torch.no_grad()
 def from_leader(rotary: Turns, score_N: Tensor, layout: Layout) -> Turns:
-    """The turns with azimuth counted from the element of the event that has the highest score.
+    """The turns with azimuth counted from the leader: the element of the event that has the highest score.
 
     Products of turned vectors stay what they are. Projections of them, as a hash or random features take, do not depend any
     more on how the event lies around the beam, if the score does not.
@@ -97,27 +97,17 @@ def from_leader(rotary: Turns, score_N: Tensor, layout: Layout) -> Turns:
     if score_N.shape[0] == 0:
         return rotary
     cosine, sine = rotary
-    leader = _leaders(score_N, layout)
+    if layout.num_events == 1:
+        leader = score_N.argmax(0, keepdim=True)
+    else:
+        event_N = layout.event_N
+        best_B = score_N.new_full((layout.num_events,), -torch.inf).scatter_reduce(0, event_N, score_N, "amax")
+        candidate_N = torch.where(score_N == best_B[event_N], torch.arange(len(score_N), device=score_N.device), 0)
+        leader = candidate_N.new_zeros(layout.num_events).scatter_reduce(0, event_N, candidate_N, "amax")[event_N]
     in_azimuth_E = torch.arange(cosine.shape[1], device=cosine.device) % (cosine.shape[1] // 2) >= cosine.shape[1] // 4
     leader_cosine = torch.where(in_azimuth_E, cosine.index_select(0, leader), 1.0)
     leader_sine = torch.where(in_azimuth_E, sine.index_select(0, leader), 0.0)
     return cosine * leader_cosine + sine * leader_sine, sine * leader_cosine - cosine * leader_sine
-
-
-def _leaders(score_N: Tensor, layout: Layout) -> Tensor:
-    """For every element the row of its event's leader; of a single event only one."""
-    if layout.num_events == 1:
-        return score_N.argmax(0, keepdim=True)
-    event_N = layout.event_N
-    best_B = score_N.new_full((layout.num_events,), -torch.inf).scatter_reduce(0, event_N, score_N, "amax")
-    candidate_N = torch.where(score_N == best_B[event_N], torch.arange(len(score_N), device=score_N.device), 0)
-    leader_B = candidate_N.new_zeros(layout.num_events).scatter_reduce(0, event_N, candidate_N, "amax")
-    return leader_B[event_N]
-
-
-def _swapped(x_NHE: Tensor) -> Tensor:
-    """The partner of every number of a pair."""
-    return x_NHE.roll(x_NHE.shape[-1] // 2, -1)
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {

@@ -30,13 +30,22 @@ def simulate(settings: SimulateSettings, out: Path, *, overwrite: bool = False) 
     """
     started = time.perf_counter()
     settings = _resolve(settings)
-    manifest, new_events = produce(
-        out,
-        _request(settings),
-        partial(SimulatedBlocks, settings),
-        workers=settings.production.workers,
-        overwrite=overwrite,
+    production, generator = settings.production, settings.generator
+    assert production.events is not None, "resolved before"
+    sample = generator.hepmc.name if generator.hepmc is not None else str(generator.sample)
+    small = generator.hepmc is not None or sample == "gamma_gamma" or sample.startswith("gun_")
+    shareable = settings.model_copy(update={"production": production.model_copy(update={"workers": 1})})
+    request = Request(
+        tasks=plan_shards(production.events, production.events_per_shard, production.block_events),
+        record=_record(settings),
+        detector=load_detector(settings.detector).name,
+        sample=sample,
+        doing=f"simulating {sample}",
+        settings=to_toml(shareable),
+        event_bytes=LEAST_BYTES if small else COLLISION_BYTES[production.keep_hits],
     )
+    blocks = partial(SimulatedBlocks, settings)
+    manifest, new_events = produce(out, request, blocks, workers=production.workers, overwrite=overwrite)
     seconds = time.perf_counter() - started
     return {
         "path": str(out),
@@ -65,29 +74,6 @@ def _resolve(settings: SimulateSettings) -> SimulateSettings:
     return settings.model_copy(update={"production": production})
 
 
-def _request(settings: SimulateSettings) -> Request:
-    production = settings.production
-    assert production.events is not None, "resolved before"
-    hepmc = settings.generator.hepmc
-    sample = hepmc.name if hepmc is not None else str(settings.generator.sample)
-    return Request(
-        tasks=plan_shards(production.events, production.events_per_shard, production.block_events),
-        record=_record(settings),
-        detector=load_detector(settings.detector).name,
-        sample=sample,
-        doing=f"simulating {sample}",
-        settings=to_toml(_shareable(settings)),
-        event_bytes=_event_bytes(settings),
-    )
-
-
-def _event_bytes(settings: SimulateSettings) -> int:
-    sample = settings.generator.sample
-    if sample is None or sample == "gamma_gamma" or sample.startswith("gun_"):
-        return LEAST_BYTES
-    return COLLISION_BYTES[settings.production.keep_hits]
-
-
 def _record(settings: SimulateSettings) -> dict[str, Any]:
     """What the dataset is made from: two requests with equal records make equal bytes."""
     described = settings.model_dump(mode="json")
@@ -103,8 +89,3 @@ def _record(settings: SimulateSettings) -> dict[str, Any]:
         "generator": dict(open_generator(settings).describe()),
         "geometry_sha256": hashlib.sha256(geometry.encode()).hexdigest(),
     }
-
-
-def _shareable(settings: SimulateSettings) -> SimulateSettings:
-    """The settings without what leaves no trace in the dataset."""
-    return settings.model_copy(update={"production": settings.production.model_copy(update={"workers": 1})})

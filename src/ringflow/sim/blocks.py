@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -83,8 +82,7 @@ def without_hits(events: EventBlock) -> EventBlock:
     return EventBlock(events.event_number, {**kept, "particle": Collection(particles.counts, columns)})
 
 
-@dataclass(frozen=True)
-class Shot:
+class Shot(NamedTuple):
     """A gun in a detector: particles, total energy in GeV, range of cos theta, events."""
 
     detector: str
@@ -95,8 +93,7 @@ class Shot:
     seed: int
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(NamedTuple):
     """What a gun left, event by event."""
 
     calorimeter: Floats  # sum of all hits at the electromagnetic scale, GeV
@@ -106,7 +103,17 @@ class Observation:
 
 def observe(shot: Shot) -> Observation:
     """Simulate a gun and reduce it to its observables; deterministic in the seed."""
-    parts = [_observables(block) for block in simulate_shot(shot)]
+    parts = []
+    for block in simulate_shot(shot):
+        hits, tracks, particles = block["hit"], block["track"], block["particle"]
+        event = np.repeat(np.arange(len(block)), hits.counts)
+        energy = np.bincount(event, weights=hits["energy"], minlength=len(block)).astype(np.float64)
+        of = np.repeat(np.arange(len(block)), tracks.counts)  # one particle per event
+        true_pt = np.hypot(particles["px"], particles["py"]).astype(np.float64)
+        true_eta = np.arcsinh(particles["pz"] / true_pt)
+        ratio = tracks["pt"] / true_pt[of]
+        same = (np.abs(ratio - 1.0) < _SAME_PT) & (np.abs(tracks["eta"] - true_eta[of]) < _SAME_ETA)
+        parts.append((energy, np.bincount(of[same], minlength=len(block)) > 0, ratio[same].astype(np.float64)))
     return Observation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -123,19 +130,6 @@ def simulate_shot(shot: Shot) -> Iterator[EventBlock]:
     for start in range(0, shot.events, _EVENTS_PER_BLOCK):
         generated = generator.generate(start, min(_EVENTS_PER_BLOCK, shot.events - start))
         yield detector.simulate_block(generated, shot.seed * 1_000_003 + start)
-
-
-def _observables(block: EventBlock) -> tuple[Floats, npt.NDArray[np.bool_], Floats]:
-    hits, tracks, particles = block["hit"], block["track"], block["particle"]
-    event = np.repeat(np.arange(len(block)), hits.counts)
-    energy = np.bincount(event, weights=hits["energy"], minlength=len(block)).astype(np.float64)
-    of = np.repeat(np.arange(len(block)), tracks.counts)  # one particle per event
-    true_pt = np.hypot(particles["px"], particles["py"]).astype(np.float64)
-    true_eta = np.arcsinh(particles["pz"] / true_pt)
-    ratio = tracks["pt"] / true_pt[of]
-    same = (np.abs(ratio - 1.0) < _SAME_PT) & (np.abs(tracks["eta"] - true_eta[of]) < _SAME_ETA)
-    found = np.bincount(of[same], minlength=len(block)) > 0
-    return energy, found, ratio[same].astype(np.float64)
 
 
 def run_all(measure: Callable[[Task], Result], tasks: Sequence[Task], workers: int, what: str) -> list[Result]:

@@ -24,7 +24,7 @@ from ringflow.sim.flight import Draw, Flight, SpeciesTable
 from ringflow.sim.generator import GeneratedEvents
 from ringflow.sim.geometry import DetectorGeometry
 from ringflow.sim.shower import DepthTable, arrive, develop, sample_ionisation, sample_showers
-from ringflow.sim.tracker import TrackerOutput, measure_tracks, track_through
+from ringflow.sim.tracker import measure_tracks, track_through
 
 #: Spots sampled at a time on a CPU, so that the columns stay in its cache; a GPU takes all at once.
 _SPOTS_AT_A_TIME = 1 << 16
@@ -66,7 +66,13 @@ class Detector:
         generated = _Generated(events, self.device)
         flown = track_through(generated.primaries, generated.species, self.geometry, draw)
         tracks = measure_tracks(flown, generated.species, self.geometry, draw)
-        hits, links = self._calorimeters(flown, generated, draw)
+        arrival = arrive(flown.entry, flown.face, generated.species)
+        helix = flown.entry.helix(generated.species, self.geometry.field)
+        sub, charged, length = develop(arrival, helix, self._depth, self.geometry.shower, draw)
+        ionisation = sample_ionisation(charged, length, arrival, helix, self._depth, self.geometry, draw)
+        at_a_time = 0 if self.device.type != "cpu" else _SPOTS_AT_A_TIME
+        showers = sample_showers(sub, arrival, self._depth, self.geometry, draw, at_a_time)
+        hits, links = read_out([ionisation, *showers], generated.event_of, generated.first_of, self._cells, draw)
         hit_columns, clusters, cluster_event = self._clusters(hits, len(events))
         collections = {
             "track": SimulatedCollection(generated.event_of[tracks["particle"]], tracks),
@@ -83,16 +89,6 @@ class Detector:
             counts = torch.bincount(event, minlength=len(generated)).cpu().numpy()
             collections[name] = cast(name, counts, {key: values.cpu().numpy() for key, values in columns.items()})
         return EventBlock(generated.event_number, collections)
-
-    def _calorimeters(self, flown: TrackerOutput, generated: _Generated, draw: Draw) -> tuple[MeasuredHits, HitLinks]:
-        geometry, table = self.geometry, self._depth
-        arrival = arrive(flown.entry, flown.face, generated.species)
-        helix = flown.entry.helix(generated.species, geometry.field)
-        sub, charged, length = develop(arrival, helix, table, geometry.shower, draw)
-        ionisation = sample_ionisation(charged, length, arrival, helix, table, geometry, draw)
-        at_a_time = 0 if self.device.type != "cpu" else _SPOTS_AT_A_TIME
-        showers = sample_showers(sub, arrival, table, geometry, draw, at_a_time)
-        return read_out([ionisation, *showers], generated.event_of, generated.first_of, self._cells, draw)
 
     def _clusters(self, hits: MeasuredHits, num_events: int) -> tuple[Columns, Columns, Tensor]:
         """Columns of hits and clusters, and the event of each cluster."""

@@ -166,7 +166,12 @@ class Helix(ColumnTable):
 
     def to_cylinder(self, radius: float | Tensor) -> Tensor:
         """Shortest path forward to a cylinder around the beam axis; infinite if it is never met."""
-        straight = self._straight_to_cylinder(radius)
+        along = self.x * torch.cos(self.phi) + self.y * torch.sin(self.phi)
+        discriminant = along**2 - (self.x**2 + self.y**2 - radius**2)
+        root = torch.sqrt(discriminant.clamp_min(0.0))
+        straight = torch.where(-along - root > 1e-6, -along - root, -along + root)
+        straight = torch.where((discriminant >= 0.0) & (straight > 1e-6), straight, torch.inf)
+
         turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
         centre_x = self.x - torch.sin(self.phi) / turn
         centre_y = self.y + torch.cos(self.phi) / turn
@@ -183,14 +188,6 @@ class Helix(ColumnTable):
         first, second = (torch.where(angle * bend < 1e-6, _TWO_PI, angle) for angle in candidates)
         curved = torch.where(cosine.abs() <= 1.0, torch.minimum(first, second) * bend, torch.inf)
         return torch.where(self.turn.abs() < _STRAIGHT, straight, curved)
-
-    def _straight_to_cylinder(self, radius: float | Tensor) -> Tensor:
-        along = self.x * torch.cos(self.phi) + self.y * torch.sin(self.phi)
-        discriminant = along**2 - (self.x**2 + self.y**2 - radius**2)
-        root = torch.sqrt(discriminant.clamp_min(0.0))
-        near, far = -along - root, -along + root
-        path = torch.where(near > 1e-6, near, far)
-        return torch.where((discriminant >= 0.0) & (path > 1e-6), path, torch.inf)
 
     def to_plane(self, z: float | Tensor) -> Tensor:
         """Path forward to a plane across the beam; infinite if it flies away from it."""

@@ -340,12 +340,20 @@ def measure_tracks(output: TrackerOutput, species: SpeciesTable, geometry: Detec
     root, last_row, num_hits, momentum = _chains(output)
     pt_true = (momentum / torch.sqrt(1.0 + helices.tan_lambda[root] ** 2)).clamp_min(1e-6)
     theta_true = torch.atan2(torch.ones_like(pt_true), helices.tan_lambda[root])
-    found = _found(pt_true, theta_true, num_hits, tracker, draw)
+    eta = -torch.log(torch.tan(0.5 * theta_true.clamp(1e-6, torch.pi - 1e-6))).abs()
+    chance = torch.zeros_like(pt_true)
+    for row in tracker.efficiency:
+        chance = torch.where((pt_true >= row.pt_min) & (eta.abs() <= row.eta_max), row.value, chance)
+    found = (draw.uniform(pt_true) < chance) & (num_hits >= tracker.min_hits)
     root, last_row, num_hits, momentum = root[found], last_row[found], num_hits[found], momentum[found]
     pt_true, theta_true = pt_true[found], theta_true[found]
 
     sigma = _resolutions(pt_true, theta_true, tracker)
-    shift = _correlated(sigma, tracker, draw)
+    # Errors of the parameters with the correlations of the fit.
+    stacked = torch.stack([sigma[name] for name in TRACK_PARAMETERS], dim=1)
+    correlation = torch.as_tensor(tracker.correlation_matrix(), device=stacked.device)
+    errors = stacked * (draw.normal(stacked) @ torch.linalg.cholesky(correlation).T.to(stacked.dtype))
+    shift = dict(zip(TRACK_PARAMETERS, errors.unbind(1), strict=True))
     d0, z0, phi = helices.take(root).perigee()
     theta = (theta_true + shift["theta"]).clamp(1e-3, torch.pi - 1e-3)
     # The curvature is what a fit measures, so the relative error is that of 1/pt.
@@ -400,14 +408,6 @@ def _chains(output: TrackerOutput) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return root, last_row[root], hits[root], weighted[root] / hits[root]
 
 
-def _found(pt: Tensor, theta: Tensor, num_hits: Tensor, tracker: TrackerGeometry, draw: Draw) -> Tensor:
-    eta = -torch.log(torch.tan(0.5 * theta.clamp(1e-6, torch.pi - 1e-6))).abs()
-    chance = torch.zeros_like(pt)
-    for row in tracker.efficiency:
-        chance = torch.where((pt >= row.pt_min) & (eta.abs() <= row.eta_max), row.value, chance)
-    return (draw.uniform(pt) < chance) & (num_hits >= tracker.min_hits)
-
-
 def _resolutions(pt: Tensor, theta: Tensor, tracker: TrackerGeometry) -> dict[str, Tensor]:
     eta = -torch.log(torch.tan(0.5 * theta)).abs()
     sine = torch.sin(theta).clamp_min(1e-3)
@@ -431,14 +431,6 @@ def _resolutions(pt: Tensor, theta: Tensor, tracker: TrackerGeometry) -> dict[st
         "d0": spread(tracker.d0, 1.5),
         "z0": spread(tracker.z0, 2.5),
     }
-
-
-def _correlated(sigma: dict[str, Tensor], tracker: TrackerGeometry, draw: Draw) -> dict[str, Tensor]:
-    """Errors of the parameters with the correlations of the fit."""
-    stacked = torch.stack([sigma[name] for name in TRACK_PARAMETERS], dim=1)
-    root = torch.linalg.cholesky(torch.as_tensor(tracker.correlation_matrix(), device=stacked.device))
-    errors = stacked * (draw.normal(stacked) @ root.T.to(stacked.dtype))
-    return {name: errors[:, column] for column, name in enumerate(TRACK_PARAMETERS)}
 
 
 def _energy_loss(momentum: Tensor, mass: Tensor) -> Tensor:
