@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 import pydantic
 
 from ringflow.base.errors import SettingsError
+from ringflow.base.rundir import write_atomic
 from ringflow.base.words import did_you_mean
 
 PRESETS = Path(__file__).parent.parent / "presets"
@@ -121,8 +122,6 @@ def explained(model: type[Settings], prefix: str = "") -> dict[str, str]:
 
 def write(settings: Settings, path: Path, *, explain: bool = False) -> None:
     """Write the resolved settings into a file; if asked to, with what each means."""
-    from ringflow.base.rundir import write_atomic
-
     write_atomic(path, to_toml(settings, explain=explain))
 
 

@@ -39,9 +39,8 @@ CORE_SHARE = 0.92
 class EventView(NamedTuple):
     """Arrays of one event."""
 
-    tracks: (
-        Floats  # [track, (x, y, z, dx, dy, dz, turning rate)] at the calorimeter face; a rate of NaN: it misses that
-    )
+    #: [track, (x, y, z, dx, dy, dz, turning rate)] at the calorimeter face; a rate of NaN: it misses that.
+    tracks: Floats
     momentum: Floats
     direction: Floats  # at the vertex
     pt_eta_phi: Floats
@@ -269,9 +268,8 @@ def explain(
     for c in range(num):
         if parent[c] >= 0:
             continue
-        limit = (
-            _PHOTON_DISTANCE if photon_like[c] else fragment_distance * (_SMALL_REACH if energy[c] < _SMALL else 1.0)
-        )
+        reach = fragment_distance * (_SMALL_REACH if energy[c] < _SMALL else 1.0)
+        limit = _PHOTON_DISTANCE if photon_like[c] else reach
         for t in range(len(main)):
             if main[t] < 0:
                 continue

@@ -125,7 +125,7 @@ def produce(
     if not overwrite and (manifest := _already_made(out, request.record)):
         say(f"{out} is already there, made of the same settings and files")
         return manifest, 0
-    _require_space(out, request)
+    require_space(out, request.events, request.event_bytes)
     with _begin(out, request.record, overwrite=overwrite) as production:
         shards = production.finished(request.tasks)
         missing = [task for task in request.tasks if task.file not in shards]
@@ -287,9 +287,9 @@ def _already_made(folder: Path, record: Mapping[str, Any]) -> Manifest | None:
     return manifest
 
 
-def _require_space(out: Path, request: Request) -> None:
+def require_space(out: Path, events: int, event_bytes: int) -> None:
     """Refuse what cannot fit, counting what is already there."""
-    needed = request.events * request.event_bytes - sum(path.stat().st_size for path in out.glob(_SHARDS))
+    needed = events * event_bytes - sum(path.stat().st_size for path in out.glob(_SHARDS))
     disk = shutil.disk_usage(next(path for path in (out, *out.absolute().parents) if path.exists()))
     if disk.total and needed > disk.free:
         raise FailureError(

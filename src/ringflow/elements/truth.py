@@ -17,7 +17,7 @@ An element is a track or, depending on the links given, a cluster or a hit: the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +31,7 @@ LEPTON_PT = 1.0  # GeV; softer leptons count as hadrons
 SINGLE_ELEMENT_SHARE = 0.9  # of what a particle left, to count as left in one element
 
 
-@dataclass(frozen=True)
-class TruthInput:
+class TruthInput(NamedTuple):
     """Particles, tracks and calorimeter links of a block of events; all indices count over the block."""
 
     label: Tensor  # class by PDG number, NONE for neutrinos
@@ -46,35 +45,18 @@ class TruthInput:
     num_elements: int
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Targets in the order of their owners, and which target carries each particle (-1 if it is not visible)."""
+class Targets(NamedTuple):
+    """Columns of the collection of targets in the order of their owners, and what is known of each particle."""
 
-    target_of: Tensor
+    columns: dict[str, Tensor]  # indices as they were given
+    owner: Tensor
+    target_of: Tensor  # which target carries each particle, -1 if it is not visible
     particle_label: Tensor
     particle_energy: Tensor  # left in the elements
-    owner: Tensor
-    label: Tensor
-    charge: Tensor
-    momentum: Tensor
-    track: Tensor
-    element: Tensor
-    num_particles: Tensor
-
-    def columns(self, element: str) -> dict[str, Tensor]:
-        """Columns of the collection of targets on tracks and elements of a kind; indices as they were given."""
-        return {
-            "label": self.label,
-            "charge": self.charge,
-            **dict(zip(("px", "py", "pz", "energy"), self.momentum.unbind(1), strict=True)),
-            "track": self.track,
-            element: self.element,
-            "num_particles": self.num_particles,
-        }
 
 
-def assign_targets(event: TruthInput) -> Targets:
-    """Apply the definition above to a block of events."""
+def assign_targets(event: TruthInput, element: str) -> Targets:
+    """Apply the definition above to a block of events, on tracks and elements of a kind."""
     num = len(event.label)
     energy = event.momentum[:, 3]
     left = group_sum(event.link_energy.double(), event.link_particle, num)
@@ -100,18 +82,15 @@ def assign_targets(event: TruthInput) -> Targets:
     target_of[visible] = target
     momentum = torch.zeros((len(owner), 4), dtype=torch.float64, device=energy.device)
     momentum.index_add_(0, target, event.momentum[visible])
-    return Targets(
-        target_of=target_of,
-        particle_label=label,
-        particle_energy=left,
-        owner=owner,
-        label=label[owner],
-        charge=torch.where(has_track[owner], event.charge[owner], 0),
-        momentum=momentum,
-        track=best_track[owner],
-        element=torch.where(has_track[owner], -1, best_element[owner]),
-        num_particles=torch.bincount(target, minlength=len(owner)),
-    )
+    columns = {
+        "label": label[owner],
+        "charge": torch.where(has_track[owner], event.charge[owner], 0),
+        **dict(zip(("px", "py", "pz", "energy"), momentum.unbind(1), strict=True)),
+        "track": best_track[owner],
+        element: torch.where(has_track[owner], -1, best_element[owner]),
+        "num_particles": torch.bincount(target, minlength=len(owner)),
+    }
+    return Targets(columns, owner, target_of, label, left)
 
 
 def _label(event: TruthInput, has_track: Tensor) -> Tensor:

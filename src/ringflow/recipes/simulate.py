@@ -11,7 +11,7 @@ from typing import Any
 from ringflow.base.config import to_toml
 from ringflow.base.errors import UsageError
 from ringflow.base.provenance import collect
-from ringflow.data.production import Request, plan_shards, produce
+from ringflow.data.production import Request, plan_shards, produce, require_space
 from ringflow.sim.blocks import SimulatedBlocks, open_generator
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.settings import SimulateSettings
@@ -34,6 +34,8 @@ def simulate(settings: SimulateSettings, out: Path, *, overwrite: bool = False) 
     assert production.events is not None, "resolved before"
     sample = generator.hepmc.name if generator.hepmc is not None else str(generator.sample)
     small = generator.hepmc is not None or sample == "gamma_gamma" or sample.startswith("gun_")
+    event_bytes = LEAST_BYTES if small else COLLISION_BYTES[production.keep_hits]
+    require_space(out, production.events, event_bytes)  # before hundreds of millions of shards are planned
     shareable = settings.model_copy(update={"production": production.model_copy(update={"workers": 1})})
     request = Request(
         tasks=plan_shards(production.events, production.events_per_shard, production.block_events),
@@ -42,7 +44,7 @@ def simulate(settings: SimulateSettings, out: Path, *, overwrite: bool = False) 
         sample=sample,
         doing=f"simulating {sample}",
         settings=to_toml(shareable),
-        event_bytes=LEAST_BYTES if small else COLLISION_BYTES[production.keep_hits],
+        event_bytes=event_bytes,
     )
     blocks = partial(SimulatedBlocks, settings)
     manifest, new_events = produce(out, request, blocks, workers=production.workers, overwrite=overwrite)

@@ -62,6 +62,12 @@ class CellTable:
         for number in range(len(SUBSYSTEMS)):
             self.at[number % 2, (bins >= self.inner[number]) & (bins < outer[number])] = number
 
+    def of_layers(self, subsystem: Tensor, layer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Distance of the middle of layers, width of their cells, and how many cells go around in a barrel."""
+        inner, pitch, cell = (column.index_select(0, subsystem) for column in (self.inner, self.pitch, self.cell))
+        middle = inner + (layer + 0.5) * pitch
+        return middle, cell, (2.0 * math.pi * middle / cell).floor()
+
     def locate(self, radius: Tensor, height: Tensor) -> Tensor:
         """Subsystem of points given by radius and |z|; past the last one between the calorimeters."""
         last = self.at.shape[1] - 1
@@ -128,12 +134,11 @@ def _deposit(spots: Spots, event_of: Tensor, first_of: Tensor, table: CellTable)
     radius, height = radius.index_select(0, inside), height.index_select(0, inside)
     x, y, z = spots.x, spots.y, spots.z
     barrel = (subsystem & 1) == 0
-    inner, pitch, cell = (column.index_select(0, subsystem) for column in (table.inner, table.pitch, table.cell))
+    inner, pitch = table.inner.index_select(0, subsystem), table.pitch.index_select(0, subsystem)
     layer = ((torch.where(barrel, radius, height) - inner) / pitch).to(torch.int64)
     layer = torch.minimum(layer, table.layers.index_select(0, subsystem) - 1)
 
-    middle = inner + (layer + 0.5) * pitch
-    around = (2.0 * math.pi * middle / cell).floor()
+    _, cell, around = table.of_layers(subsystem, layer)
     turn = torch.atan2(y, x) / (2.0 * math.pi) + 0.5
     first = torch.where(barrel, (turn * around).floor().clamp_max(around - 1.0), (x / cell).floor() + _HALF_RANGE)
     second = (torch.where(barrel, z, y) / cell).floor() + _HALF_RANGE
@@ -158,9 +163,7 @@ def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> Me
         rest = rest >> bits
     second, first, layer, side, subsystem = fields
     barrel = (subsystem & 1) == 0
-    inner, pitch, cell = (column.index_select(0, subsystem) for column in (table.inner, table.pitch, table.cell))
-    middle = inner + (layer + 0.5) * pitch
-    around = (2.0 * math.pi * middle / cell).floor()
+    middle, cell, around = table.of_layers(subsystem, layer)
     azimuth = ((first + 0.5) / around - 0.5) * (2.0 * math.pi)
     along_first = (first - _HALF_RANGE + 0.5) * cell
     along_second = (second - _HALF_RANGE + 0.5) * cell

@@ -140,9 +140,9 @@ def _truth(
     cluster_links = _cluster_links(links, cluster_of_hit, len(generated.label))
     targets, collections = {}, {}
     for element, link, count in (("cluster", cluster_links, num_clusters), ("hit", links, num_hits)):
-        found = targets[element] = assign_targets(TruthInput(*of_particles, *link, count))
+        found = targets[element] = assign_targets(TruthInput(*of_particles, *link, count), element)
         name = "target" if element == "cluster" else "hit_target"
-        collections[name] = SimulatedCollection(event_of[found.owner], found.columns(element))
+        collections[name] = SimulatedCollection(event_of[found.owner], found.columns)
         linked = {element: link.hit, "particle": link.particle, "energy": link.energy}
         collections[f"{element}_link"] = SimulatedCollection(event_of[link.particle], linked)
     particles = {

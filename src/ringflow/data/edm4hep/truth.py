@@ -223,9 +223,10 @@ def targets(
             track_quality=torch.from_numpy(quality[tracks]),
             **{f"link_{name}": torch.from_numpy(values) for name, values in links._asdict().items()},
             num_elements=num_elements,
-        )
+        ),
+        element,
     )
-    columns: Columns = {name: column.numpy() for name, column in made.columns(element).items()}
+    columns: Columns = {name: column.numpy() for name, column in made.columns.items()}
     if len(tracks):
         columns["track"] = np.where(columns["track"] >= 0, tracks[columns["track"]], -1)
     name = "target" if element == "cluster" else "hit_target"
