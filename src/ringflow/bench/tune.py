@@ -114,7 +114,7 @@ def run(
     def by_devices(case: str, figure: Callable[[Speedup], float]) -> dict[str, dict[str, float]]:
         return {name: {str(number): figure(faster[case, name, number]) for number in DEVICES} for name in GROWING}
 
-    driver = driver_cost()
+    driver_seconds, driver_start = driver_cost()
     began = time.perf_counter()
     campaign.compare(["asha"], [max(DEVICES)], setting=_SETTING, trials=_MANY_TRIALS, orders=1)
     replay_seconds = time.perf_counter() - began
@@ -134,8 +134,8 @@ def run(
         "random_whole_compute_over_asha_tpe": None if found is None else found["whole"],
         "random_against_asha_tpe": found
         or "not measured: give finished studies with --random and --asha-tpe, or --real FOLDER to make them",
-        "driver_overhead": driver.seconds_per_trial / _TRIAL_SECONDS,
-        "driver_start_seconds": driver.start_seconds,
+        "driver_overhead": driver_seconds / _TRIAL_SECONDS,
+        "driver_start_seconds": driver_start,
         "replay_trials_per_second": _MANY_TRIALS / replay_seconds,
         "assumptions": {
             case: assumptions(campaign, setting, None, per_device) for case, (per_device, setting) in CASES.items()
@@ -262,37 +262,25 @@ def run_studies(
     source = [f"data={data}", f"source.chunk_events={max(events // _REUSE, 1)}", f"source.reuse={_REUSE}"]
     training = TrainSettings.resolve("clic_tiny", [*_NETWORK, *length, *source])
     where = Place(workers=workers)
-    random: list[Path] = []
-    asha: list[Path] = []
-    for seed in seeds:
+    made: dict[str, list[Path]] = {"random": [], "asha": []}
+    for seed, name in product(seeds, made):
         # Neither is to know a good point from the beginning.
-        both = Plan(eta=_ETA, seed=seed, skip_default=True)
-        for plan, made, name in (
-            (replace(both, trials=trials[0], search="random", scheduler="none"), random, "random"),
-            (replace(both, trials=trials[1], search="tpe", scheduler="asha-promote"), asha, "asha"),
-        ):
-            out = place / f"{name}_{seed}"
-            run_study(create(training, plan.settings(training, where), space, out), where)
-            made.append(out)
-    return random, asha
+        plan = Plan(eta=_ETA, seed=seed, skip_default=True, trials=trials[1], search="tpe", scheduler="asha-promote")
+        if name == "random":
+            plan = replace(plan, trials=trials[0], search="random", scheduler="none")
+        made[name].append(place / f"{name}_{seed}")
+        run_study(create(training, plan.settings(training, where), space, made[name][-1]), where)
+    return made["random"], made["asha"]
 
 
-class DriverCost(NamedTuple):
-    """What the driver of a study takes for itself: search, scheduler, journal, orders and table."""
+def driver_cost(trials: int = _TIMED_TRIALS, rounds: int = 3) -> tuple[float, float]:
+    """Seconds of the driver per trial (search, scheduler, journal, orders and table), and once, to load what it needs.
 
-    seconds_per_trial: float
-    #: Once, to load what it needs.
-    start_seconds: float
-
-
-def driver_cost(trials: int = _TIMED_TRIALS, rounds: int = 3) -> DriverCost:
-    """With TPE and ASHA; good trials report three times. A short study goes before, so that nothing is left to be loaded.
-
-    The fastest round counts: what else a machine does comes and goes.
+    With TPE and ASHA; good trials report three times. The fastest round counts: what else a machine does comes and goes.
     """
     first = _driver_seconds(_FIRST_TRIALS)
     per_trial = min(_driver_seconds(trials) for _ in range(rounds)) / trials
-    return DriverCost(per_trial, max(first - _FIRST_TRIALS * per_trial, 0.0))
+    return per_trial, max(first - _FIRST_TRIALS * per_trial, 0.0)
 
 
 def _driver_seconds(trials: int) -> float:

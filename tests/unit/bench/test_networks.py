@@ -142,10 +142,6 @@ def test_an_event_has_the_number_of_elements(tmp_path: Path, small_model: Callab
     share = len(block["track"]) / (len(block["track"]) + len(block["cluster"]))
     assert sum(map(len, event.values())) == 1000
     assert len(event["track"]) == pytest.approx(1000 * share, abs=1)
-    assert event["cluster"].shape[1] == len(inputs["cluster"])
-
-
-def test_unknown_names_are_usage_errors():
     with pytest.raises(UsageError, match="no backbone named 'swarm'; choose from graph"):
         timing.time_models(["swarm"])
     with pytest.raises(UsageError, match="no engine named 'abacus'; choose from torch, onnx, onnx-int8"):

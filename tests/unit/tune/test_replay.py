@@ -23,7 +23,7 @@ from ringflow.train.settings import TrainSettings
 from ringflow.tune.charts import lanes_of
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.options import Place, Plan
-from ringflow.tune.replay.campaign import COMPARED, REFERENCE, plan_campaign, replay_study, scaling, scaling_devices
+from ringflow.tune.replay.campaign import COMPARED, REFERENCE, plan_campaign, replay_study, scaling
 from ringflow.tune.replay.curves import (
     DEFAULT_HOURS,
     CurveModel,
@@ -301,7 +301,7 @@ def test_a_study_is_replayed_as_it_was(study: Path) -> None:
 
 def test_few_devices_that_load_often_are_slower_than_their_number_says() -> None:
     campaign = plan_campaign(SHIPPED, trials=32, overrides=["upkeep.restart_seconds=60"])
-    rows = scaling(campaign, ["asha"], scaling_devices(32), trials=32, setting=Setting(reload_seconds=60.0), orders=2)
+    rows = scaling(campaign, ["asha"], [1, 2, 4, 8, 16, 32], trials=32, setting=Setting(reload_seconds=60.0), orders=2)
     turns, plain = (
         {row["devices"]: row for row in rows if row["scheduler"] == name} for name in ("asha-in-turns", "asha")
     )

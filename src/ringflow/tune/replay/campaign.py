@@ -164,7 +164,8 @@ def replay_study(
     )
     reference = REFERENCE if REFERENCE in schedulers else schedulers[0]
     decisive = reference == REFERENCE and any(name in schedulers for name in GROWING)
-    clusters, scaled = scaling_devices(devices[-1]), min(trials or _SCALING_TRIALS, _MOST_SCALING_TRIALS)
+    clusters = [2**power for power in range(devices[-1].bit_length())]
+    scaled = min(trials or _SCALING_TRIALS, _MOST_SCALING_TRIALS)
     steps = orders * len(devices) * len(schedulers) + _FEW_ORDERS * len(clusters) * (len(schedulers) + 1)
     steps += steps_of_sensitivity(_FEW_ORDERS) if decisive else 0
     with progress(steps, "replays") as advance:
@@ -252,11 +253,6 @@ def sensitivity(campaign: Campaign, devices: int, *, setting: Setting, **options
             found = {"makespan": faster.makespan, "equal_quality": faster.equal_quality}
             rows.append({"scheduler": name, **case, **found})
     return rows
-
-
-def scaling_devices(most: int) -> list[int]:
-    """1, 2, 4 ... up to a number of devices."""
-    return [2**power for power in range(most.bit_length())]
 
 
 def scaling(
