@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
 from ringflow.base.output import word
@@ -45,8 +45,8 @@ _BEST = "#d55e00"
 _SHADES = ("#08306b", "#1c5a9e", "#3f80bd", "#6ba1d0", "#98bfe0", "#bcd5ea", "#d5e3f0", "#e6edf4")
 #: Beyond, marks are small dots.
 _MANY = 2000
-#: Of more trials only some lines are drawn: curves, trials that go on to a rung, strands where nothing can be pointed at.
-MOST_LINES, MOST_CLIMBS, MOST_PARALLEL = 400, 300, 200
+#: Lines of more trials are faint; so many are drawn where all settings are side by side and nothing can be pointed at.
+_FEW, MOST_PARALLEL = 400, 200
 #: Trials up to which every one of them is labelled.
 _LABELLED = 60
 _DPI, _WIDE = 110, 11.2
@@ -156,6 +156,10 @@ def _mark(axes: Axes, view: StudyView, points: Points) -> None:
         axes.plot(*_columns([points[view.best.number]]), color=_BEST, linestyle="", zorder=5, **ring)
 
 
+def _color(view: StudyView, trial: TrialRecord) -> str:
+    return _BEST if trial is view.best else STATES[trial.state][0]
+
+
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
@@ -192,18 +196,18 @@ def slices(view: StudyView) -> list[Drawing]:
 
 def curves(view: StudyView) -> Drawing:
     """Values of trials at every rung that they came to."""
-    told = [trial for trial in view.trials if any(math.isfinite(report.value) for report in trial.reports)]
-    values = (report.value for trial in told for report in trial.reports)
-    figure, axes = _frame(None, value_axis(view.objectives[0], values, ""))
-    top = axes.get_ylim()[1]
-    for trial in some_of(told, MOST_LINES):
-        line = [(r.resource, min(r.value, top)) for r in trial.reports if math.isfinite(r.value)]
-        color, mark = STATES[trial.state]
-        look: dict[str, Any] = {"color": color, "linewidth": 1.2, "alpha": 0.7 if len(told) <= MOST_LINES else 0.3}
-        if trial is view.best:
-            look = {"color": _BEST, "linewidth": 2.6, "zorder": 5}
-        axes.plot(*_columns(line), marker=mark, markevery=[-1], **look)
+    lines = {
+        trial.number: [(float(r.resource), r.value) for r in trial.reports if math.isfinite(r.value)]
+        for trial in view.trials
+        if any(math.isfinite(r.value) for r in trial.reports)
+    }
+    figure, axes = _frame(None, value_axis(view.objectives[0], (y for line in lines.values() for _, y in line), ""))
     axes.set(xscale="log", xlabel="events shown")
+    colors = [_color(view, view.trials[trial]) for trial in lines]
+    widths = [2.6 if color == _BEST else 1.2 for color in colors]
+    alpha = 0.7 if len(lines) <= _FEW else 0.25
+    axes.add_collection(LineCollection(list(lines.values()), colors=colors, linewidths=widths, alpha=alpha))
+    _mark(axes, view, {trial: line[-1] for trial, line in lines.items()})
     return _drawing(figure)
 
 
@@ -238,15 +242,6 @@ def pareto_plots(view: StudyView, front: Front) -> list[Drawing]:
     return found
 
 
-def some_of(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
-    """Of many trials half of the places for those that got furthest and lowest, half for others, evenly spread."""
-    if len(trials) <= most:
-        return list(trials)
-    ranked = sorted(trials, key=lambda trial: (-trial.resource, or_infinite(trial.value)))
-    rest = ranked[most // 2 :]
-    return [*ranked[: most // 2], *(rest[index * len(rest) // (most - most // 2)] for index in range(most - most // 2))]
-
-
 def or_infinite(value: float | None) -> float:
     """What is no number is worse than all that are."""
     return value if value is not None and math.isfinite(value) else math.inf
@@ -263,19 +258,24 @@ def rung_diagram(view: StudyView) -> Drawing:
     figure, axes = _frame(
         None, None, (_WIDE, 1.2 + min(max(0.14 * len(columns[0]), 1.6), 8.4 if labelled else 4.0)), top=0.6
     )
-    for trial in some_of([trial for trial in view.trials if len(view.climbs[trial.number]) > 1], MOST_CLIMBS):
-        reports, color = view.climbs[trial.number], _BEST if trial is view.best else STATES[trial.state][0]
+    lines, widths, colors = [], [], []
+    for trial in view.trials:
+        reports = view.climbs[trial.number]
         for here, there in pairwise(sorted(reports)):
-            ends, workers = (place[here, trial.number], place[there, trial.number]), reports[there].workers
-            axes.plot((here, there), ends, color=color, linewidth=1.6 + 1.4 * math.log2(max(workers, 1)), alpha=0.6)
-            if workers != reports[here].workers and labelled:
-                grown = f"{reports[here].workers} → {workers}"
-                axes.text((here + there) / 2, sum(ends) / 2, grown, fontsize=8, ha="center", va="bottom")
+            ends = [(here, place[here, trial.number]), (there, place[there, trial.number])]
+            before, workers = reports[here].workers, reports[there].workers
+            lines.append(ends)
+            widths.append(1.6 + 1.4 * math.log2(max(workers, 1)))
+            colors.append(_color(view, trial))
+            if workers != before and labelled:
+                middle = ((here + there) / 2, (ends[0][1] + ends[1][1]) / 2)
+                axes.text(*middle, f"{before} → {workers}", fontsize=8, ha="center", va="bottom")
+    axes.add_collection(LineCollection(lines, colors=colors, linewidths=widths, alpha=0.6))
     marks: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for (rung, number), height in place.items():
         trial = view.trials[number]
-        color, mark = (_BEST, "o") if trial is view.best else STATES[trial.state]
-        marks[color, mark if rung == max(view.climbs[number]) else "o"].append((rung, height))
+        lives = trial is view.best or rung < max(view.climbs[number])
+        marks[_color(view, trial), "o" if lives else STATES[trial.state][1]].append((rung, height))
         if labelled and rung == 0:
             axes.text(-0.02, height, str(number), fontsize=7, ha="right", va="center")
     for (color, mark), places in marks.items():
@@ -338,7 +338,7 @@ def timeline(view: StudyView) -> Drawing:
     figure, axes = _frame(None, None, (_WIDE, 0.9 + min(max(0.22 * lanes, 0.8), 4.6)))
     colored = [
         (
-            _BEST if trial is view.best else STATES[trial.state][0],
+            _color(view, trial),
             (start - view.begin) / unit,
             (end - view.begin) / unit,
             r,
