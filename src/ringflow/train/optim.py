@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from ringflow.train.settings import OptimizerSettings
@@ -52,7 +52,7 @@ def rate_at(settings: OptimizerSettings, events: int, total: int, elements: int,
     return float(highest * factor * again)
 
 
-class Lamb(Optimizer):
+class Lamb(AdamW):
     """Steps of Adam, scaled per tensor to the size of the tensor (You et al., arXiv:1904.00962, algorithm 2).
 
     The trust ratio is phi(|w|) / |u|, with u the step of Adam plus the decoupled weight decay, and phi(z) = z kept within
@@ -60,54 +60,27 @@ class Lamb(Optimizer):
     BERT. Groups with `adapted=False` move like Adam.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        bounds: tuple[float, float] = (1.0, 10.0),
-    ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "bounds": bounds}
-        super().__init__(params, {**defaults, "adapted": True})
+    def __init__(self, params: Any, bounds: tuple[float, float] = (1.0, 10.0), **options: Any) -> None:
+        super().__init__(params, eps=1e-6, **options)
+        self._bounds = bounds
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move the weights once, along the gradients they have."""
+        held = [weight for group in self.param_groups for weight in group["params"] if weight.grad is not None]
+        before = {weight: weight.clone() for weight in held}
+        asked = [(group["lr"], group["weight_decay"]) for group in self.param_groups]
+        # A step of Adam that begins at zero, at the rate one, is the step itself.
+        for weight in before:
+            weight.zero_()
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            if weights:
-                updates = self._updates(weights, group)
-                if group["adapted"]:
-                    torch._foreach_mul_(updates, _trust_ratios(weights, updates, *group["bounds"]))
-                torch._foreach_add_(weights, updates, alpha=-group["lr"])
-
-    def _updates(self, weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The step of Adam with bias correction, plus the weight decay."""
-        for weight in weights:
-            if not self.state[weight]:
-                zeros = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-                self.state[weight] = {"step": torch.zeros(()), **zeros}
-            self.state[weight]["step"] += 1  # on the host, where reading it waits for nobody
-        states = [self.state[weight] for weight in weights]
-        gradients: list[Tensor] = [weight.grad for weight in weights if weight.grad is not None]
-        first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-        (beta1, beta2), step = group["betas"], int(states[0]["step"])
-        torch._foreach_lerp_(first, gradients, 1.0 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, 1.0 - beta2)
-        spread = torch._foreach_sqrt(second)
-        torch._foreach_div_(spread, math.sqrt(1.0 - beta2**step))
-        torch._foreach_add_(spread, group["eps"])
-        updates = list(torch._foreach_div(first, 1.0 - beta1**step))
-        torch._foreach_div_(updates, spread)
-        if group["weight_decay"]:
-            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
-        return updates
-
-
-def _trust_ratios(weights: list[Tensor], updates: list[Tensor], least: float, most: float) -> list[Tensor]:
-    sizes = torch.stack(torch._foreach_norm(weights)).clamp(least, most)
-    steps = torch.stack(torch._foreach_norm(updates))
-    return list(torch.where(steps > 0, sizes / steps, 1.0).unbind())
+            group["lr"], group["weight_decay"] = 1.0, 0.0
+        super().step()
+        for group, (rate, decay) in zip(self.param_groups, asked, strict=True):
+            group["lr"], group["weight_decay"] = rate, decay
+            for weight in [weight for weight in group["params"] if weight in before]:
+                update = decay * before[weight] - weight
+                if group.get("adapted", True):
+                    length = update.norm()
+                    update *= torch.where(length > 0, before[weight].norm().clamp(*self._bounds) / length, 1.0)
+                weight.copy_(before[weight] - rate * update)

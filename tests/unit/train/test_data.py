@@ -155,9 +155,5 @@ def test_a_dataset_without_events_to_validate_with_is_one_line(tmp_path: Path) -
     path = write_fake_dataset(tmp_path / "few", events=8)
     with pytest.raises(DatasetError, match="has no events in split 'valid'; make more than its 8 events"):
         require_data(settings(f"data={path}", "detector=fake"))
-
-
-def test_one_dataset_under_two_names_is_one_line(tmp_path: Path) -> None:
-    path = write_fake_dataset(tmp_path / "few", events=20)
     with pytest.raises(UsageError, match=r"/few/' is twice in the data; name it once"):
         require_data(settings(f"data={path},{path}/", "detector=fake"))
