@@ -7,19 +7,26 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from fixtures import FOLDER
-from fixtures.fake_events import write_fake_dataset
 from fixtures.process_tree import descendants
-from fixtures.tiny_training import assert_same_weights
+from fixtures.tiny_training import (
+    SECONDS,
+    TINY,
+    assert_same_weights,
+    checkpoints,
+    make_dataset,
+    ringflow,
+    running,
+    spoken,
+    train_alone,
+    trainings_below,
+    wait_for,
+)
 from ringflow.base.errors import UsageError
 from ringflow.models.file import load_model
 from ringflow.train.parallel import require_spreadable
@@ -28,41 +35,13 @@ from ringflow.train.settings import TrainSettings
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-TINY = (
-    "model.width=16",
-    "model.layers=2",
-    "model.heads=2",
-    "model.hidden=16",
-    "model.dropout=0.1",
-    "length.events=240",
-    "length.validate_every=120",
-    "length.validation_events=4",
-    "compute.batch_elements=60",
-    "compute.device=cpu",
-    "compute.timeout=60",
-    "source.lanes=2",
-    "source.hide=0.1",
-    "optimizer.warmup=0",  # a rate that does not depend on the length
-    "optimizer.final=1",
-    "detector=fake",
-)
-
-
+WORDS = (*TINY, "model.dropout=0.1", "length.events=240", "length.validate_every=120")
 STRATEGIES = ["replicate", "shard", "tensor", "pipeline"]
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_fake_dataset(tmp_path_factory.mktemp("events") / "dataset", events=60)
-
-
-def ringflow(*words: Any, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-    start = [sys.executable, "-m", "ringflow.cli", *map(str, words)]
-    done = subprocess.run(
-        start, capture_output=True, text=True, timeout=240, env={**os.environ, **variables}, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done
+    return make_dataset(tmp_path_factory.mktemp("events"))
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -71,39 +50,30 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def alone(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process that takes both lanes."""
-    run = tmp_path_factory.mktemp("runs") / "alone"
-    train(TrainSettings.resolve(None, [f"data={dataset}", *TINY]), run)
-    return run
+    return train_alone(dataset, tmp_path_factory.mktemp("runs") / "alone", WORDS)
 
 
 @pytest.fixture(scope="module")
 def together(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two processes in every strategy, and half of one."""
     folder = tmp_path_factory.mktemp("together")
-    runs = {name: ([], name) for name in STRATEGIES} | {
-        f"{name}-half": (["length.events=120"], name) for name in STRATEGIES
-    }
     commands = [
         [
             "train",
             f"data={dataset}",
-            *TINY,
-            *more,
+            *WORDS,
+            f"length.events={events}",
             f"compute.strategy={strategy}",
             "--out",
             str(folder / name),
-            "--json",
         ]
-        for name, (more, strategy) in runs.items()
+        for strategy in STRATEGIES
+        for name, events in ((strategy, 240), (f"{strategy}-half", 120))
     ]
-    script = FOLDER / "several_commands.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, script, json.dumps(commands)], capture_output=True, text=True, timeout=240, check=False
-    )
+    words = [*torchrun, FOLDER / "several_commands.py", json.dumps(commands)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    (folder / "results.json").write_text(done.stdout)
     return folder
 
 
@@ -123,7 +93,7 @@ def test_two_processes_are_as_one(strategy: str, together: Path, alone: Path):
 def test_another_number_of_processes_goes_on(strategy: str, dataset: Path, together: Path, alone: Path):
     run = together / f"{strategy}-half"
     before = load_model(run / "last.safetensors").card["training"]
-    result = train(TrainSettings.resolve(None, [f"data={dataset}", *TINY]), run)
+    result = train(TrainSettings.resolve(None, [f"data={dataset}", *WORDS]), run)
     assert result["processes"] == 1
     assert 120 <= before["events"] < result["events"]
     expected = load_model(alone / "last.safetensors").card["training"]
@@ -133,7 +103,7 @@ def test_another_number_of_processes_goes_on(strategy: str, dataset: Path, toget
 
 @pytest.mark.heavy
 def test_copies_of_parts_are_as_one(dataset: Path, tmp_path: Path):
-    words = [f"data={dataset}", *TINY, "model.backbone=kernel", "length.events=80"]
+    words = [f"data={dataset}", *WORDS, "model.backbone=kernel", "length.events=80"]
     train(TrainSettings.resolve(None, words), tmp_path / "alone")
     cut = ["compute.strategy=tensor", "compute.parts=2", "--out", tmp_path / "run"]
     ringflow("launch", "local", "--workers", 4, "--", "train", *words, *cut)
@@ -167,44 +137,25 @@ def test_a_number_that_does_not_divide_the_lanes_is_one_line(dataset: Path, tmp_
     assert not (tmp_path / "run").exists()
 
 
-@contextmanager
-def launched(*words: Any) -> Iterator[subprocess.Popen[str]]:
-    """A launch that runs meanwhile; nothing of it is left."""
-    start = [sys.executable, "-m", "ringflow.cli", "launch", "local", "--", *map(str, words)]
-    with subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            left = descendants(process.pid)
-            process.kill()
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-
-
 def test_a_killed_process_ends_the_launch_and_the_command_goes_on(dataset: Path, tmp_path: Path):
     run = tmp_path / "run"
-    words = ["train", f"data={dataset}", *TINY, "length.checkpoint_seconds=0.2", "--out", run]
-    with launched(*words, "length.events=100000000") as process:
-        until = time.monotonic() + 90.0
-        while not list((run / "checkpoints").glob("step-*")):
-            assert process.poll() is None, "it ended too early"
-            assert time.monotonic() < until, "no checkpoint came"
-            time.sleep(0.05)
-        workers = [pid for pid, line in descendants(process.pid).items() if "ringflow.cli train" in line]
+    words = ["train", f"data={dataset}", *WORDS, "length.checkpoint_seconds=0.2", "--out", run]
+    with running("launch", "local", "--", *words, "length.events=100000000") as process:
+        wait_for("a checkpoint", lambda: checkpoints(run), process)
+        workers = trainings_below(process.pid)
         assert len(workers) == 2
         os.kill(max(workers), signal.SIGKILL)
-        _, said = process.communicate(timeout=60)  # the timeout of the training
+        _, said = process.communicate(timeout=SECONDS)
         assert process.returncode == 1
         assert descendants(process.pid) == {}
-    lines = [line for line in said.splitlines() if not line.startswith(("train:", "validation"))]
+    lines = spoken(said)
     assert lines[-1].startswith("ringflow: error: process 1 was ended by SIGKILL")
     assert lines[-1].endswith("start again: it goes on from the last checkpoint")
     assert all(line.startswith("ringflow: error: ") for line in lines), said
-    last = max(int(path.name.split("-")[1]) for path in (run / "checkpoints").glob("step-*"))
-    before = json.loads((run / "checkpoints" / f"step-{last:010d}" / "state.json").read_text())["state"]
+    before = json.loads((checkpoints(run)[-1] / "state.json").read_text())["state"]
     again = ["launch", "local", "--json", "--", *words, f"length.events={before['events'] + 40}"]
     result = json.loads(ringflow(*again).stdout)
-    assert result["steps"] > last
+    assert result["steps"] > before["step"]
     steps = [json.loads(line)["step"] for line in (run / "history.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
     assert before["events"] + 40 <= result["events"] < before["events"] + 100

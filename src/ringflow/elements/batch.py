@@ -80,25 +80,17 @@ class ElementBatch:
         move = partial(Tensor.to, device=device, non_blocking=non_blocking)
         return replace(self._each(move), offsets_B=move(self.offsets_B))
 
-    def take(self, events: Tensor, fill_to: int | None = None) -> ElementBatch:
-        """Chosen events in the given order; `fill_to` adds rows marked PADDING, as one more event, for a fixed shape."""
+    def take(self, events: Tensor) -> ElementBatch:
+        """Chosen events in the given order."""
         events = events.to(self.offsets_B.device)
         counts = self.counts_B[events]
         offsets = _offsets(counts)
         total = int(offsets[-1])
         rows = torch.repeat_interleave(self.offsets_B[events] - offsets[:-1], counts, output_size=total)
-        rows = rows + torch.arange(total, device=rows.device)
-        if fill_to is None or fill_to == total:
-            return self._rows(rows, offsets)
-        if fill_to < total:
-            raise ValueError(f"{total} elements do not fit into {fill_to}")
-        rows = torch.cat([rows, rows.new_zeros(fill_to - total)])
-        filled = self._rows(rows, torch.cat([offsets, offsets.new_full((1,), fill_to)]))
-        if filled.targets is not None:
-            filled.targets.label_N[total:] = PADDING
-        return filled
+        return self.rows(rows + torch.arange(total, device=rows.device), offsets)
 
-    def _rows(self, index: Tensor, offsets: Tensor) -> ElementBatch:
+    def rows(self, index: Tensor, offsets: Tensor) -> ElementBatch:
+        """Chosen rows, as events with these offsets."""
         return replace(self._each(lambda column: column[index]), offsets_B=offsets)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> ElementBatch:

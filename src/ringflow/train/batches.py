@@ -11,7 +11,7 @@ Letters of tensor names: B event, N element.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.elements.batch import PADDING, ElementBatch, ElementTargets
+from ringflow.elements.batch import PADDING, ElementBatch
 from ringflow.models.attention import Layout
 from ringflow.train.device import memory_advice, undisturbed
 
@@ -194,14 +194,11 @@ class Feed:
 
     def _filled(self, chunk: ElementBatch, number: int) -> ElementBatch:
         """The elements of a batch and rows that fill it up, without a word to the host."""
-        total, targets = self._totals[number], chunk.targets
-        assert targets is not None, "a chunk for training has targets"
-        rows = pad(self._rows[number], (0, self._budget - total))
-        names = [field.name for field in fields(ElementBatch) if field.name not in ("offsets_B", "targets")]
-        chosen = {name: getattr(chunk, name).index_select(0, rows) for name in names}
-        aims = ElementTargets(*(getattr(targets, aim.name).index_select(0, rows) for aim in fields(ElementTargets)))
-        aims.label_N[total:] = PADDING
-        return ElementBatch(**chosen, offsets_B=self._offsets[number], targets=aims)
+        total = self._totals[number]
+        filled = chunk.rows(pad(self._rows[number], (0, self._budget - total)), self._offsets[number])
+        assert filled.targets is not None, "a chunk for training has targets"
+        filled.targets.label_N[total:] = PADDING
+        return filled
 
 
 def pack(counts: Tensor, budget: int, seed: tuple[int, ...]) -> list[Tensor]:

@@ -28,14 +28,12 @@ from ringflow.base.log import say
 from ringflow.base.rundir import write_errors
 from ringflow.base.words import flat
 from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
+from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
 
 FORMAT_VERSION = 2
 _KEPT = 2
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
-#: Sections of the settings that may be different when a training goes on, and what else may if processes wait for each other.
-_FREE = ("length", "compute", "profile")
-_FREE_TOGETHER = ("source.lanes",)
 #: What an optimiser counts per weight; everything else it keeps has the shape of the weight.
 _COUNT = "step"
 
@@ -216,13 +214,14 @@ def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> No
             step.spread.put(name, state[kind], value)
 
 
-def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """An error if a training cannot go on with these settings."""
-    was, wanted = (dict(flat(settings)) for settings in (before, now))
-    free = _FREE_TOGETHER if was.get("sync") == "allreduce" else ()
-    for name in sorted(was.keys() | wanted.keys()):
-        if name.split(".")[0] not in _FREE and name not in free and was.get(name) != wanted.get(name):
+def refuse_other_settings(before: TrainSettings, now: TrainSettings, folder: Path) -> None:
+    """An error if a training cannot go on with these settings: where and how long it computes is free, and the number of lanes
+    if processes wait for each other."""
+    was, wanted = (dict(flat(settings.model_dump(mode="json"))) for settings in (before, now))
+    free = ("source.workers", "source.lanes") if before.sync == "allreduce" else ("source.workers",)
+    for name, value in wanted.items():
+        if name.split(".")[0] not in ("length", "compute", "profile") and name not in free and was[name] != value:
             raise UsageError(
-                f"the training in {folder} has {name}={was.get(name)}, not {wanted.get(name)}; "
+                f"the training in {folder} has {name}={was[name]}, not {value}; "
                 "give that to go on, or choose another folder"
             )

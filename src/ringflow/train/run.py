@@ -27,13 +27,7 @@ from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
 from ringflow.train import asynchronous
 from ringflow.train.checkpoint import refuse_other_settings
-from ringflow.train.data import (
-    describe_data,
-    detector_name,
-    fingerprint,
-    open_training_data,
-    require_data,
-)
+from ringflow.train.data import describe_data, detector_name, fingerprint, open_training_data, require_data
 from ringflow.train.device import choose_device, hardware
 from ringflow.train.parallel import MeshPlace, require_spreadable
 from ringflow.train.profile import PROFILE_FOLDER, UNMEASURED, profiled
@@ -75,15 +69,14 @@ def _train(settings: TrainSettings, out: Path, device: torch.device, world: Worl
     place = MeshPlace.of(world.rank, world.size, compute.strategy, compute.parts)
     together = settings.sync == "allreduce"
     own = place.lanes(lanes) if together else asynchronous.own_lanes(world, lanes)
-    kept = _without_workers(settings)
     with open_training_data(settings, device, out, own) as data:
         if data.validate is None:
             say("the data have no true particles: the best network is chosen by its loss, not by its jets")
         rules = partial(_rules, settings, data.validate) if pace is None else dict
         if not together:
-            return asynchronous.train(kept, data, out, world, rules)
+            return asynchronous.train(settings, data, out, world, rules)
         with profiled(out, world, device, compute.strategy) if settings.profile else nullcontext(UNMEASURED) as phases:
-            return Trainer(kept, data, out, world, pace, rules).fit(phases)
+            return Trainer(settings, data, out, world, pace, rules).fit(phases)
 
 
 def resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
@@ -96,7 +89,7 @@ def resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> 
         else:
             path = model_file(Path(start)).absolute()
             settings = settings.model_copy(update={"start": str(path), "model": load_model(path).model.settings})
-    if settings.sync != "allreduce":
+    if not together:
         asynchronous.require_workers(settings, size)
     require_spreadable(settings, size)
     if settings.profile and not together:
@@ -125,8 +118,7 @@ def _claimed(settings: TrainSettings, out: Path, overwrite: bool, processes: int
             pass
     prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
     if before := _before(out):
-        was, asked = (_without_workers(some).model_dump(mode="json") for some in (before, settings))
-        refuse_other_settings(was, asked, out)
+        refuse_other_settings(before, settings, out)
     write_atomic(out / RUN_FILE, json.dumps(_run_record(settings, out, processes), indent=1) + "\n")
     write(settings, out / SETTINGS_FILE)
     with claimed(out):
@@ -139,27 +131,18 @@ def _before(out: Path) -> TrainSettings | None:
     return TrainSettings.resolve(path, complete=False) if path else None
 
 
-def _without_workers(settings: TrainSettings) -> TrainSettings:
-    """The settings without what leaves no trace in a model, so that a training can go on with other workers."""
-    return settings.model_copy(update={"source": settings.source.model_copy(update={"workers": 1})})
-
-
 def _run_record(settings: TrainSettings, out: Path, processes: int) -> dict[str, Any]:
-    """What `run.json` says of a start: settings, code, versions, which data, and what computes.
-
-    Where a training goes on with other code, that of its earlier starts is kept.
-    """
+    """What `run.json` says of a start; where a training goes on with other code, that of its earlier starts is kept."""
     start = [Path(settings.start)] if settings.start and Path(settings.start).is_file() else []
     record = collect(settings, {"training": settings.seed}, start)
-    record["data"] = describe_data(settings)
-    record["machine"] = describe_machine(settings, processes)
     before: dict[str, Any] = {}
     if has_checkpoint(out):
         with suppress(OSError, ValueError):
             before = json.loads((out / RUN_FILE).read_bytes())
     codes = [*before.get("earlier", []), before.get("code")]
-    record["earlier"] = [code for code in codes if code and code != record["code"]]
-    return record
+    earlier = [code for code in codes if code and code != record["code"]]
+    machine = describe_machine(settings, processes)
+    return {**record, "data": describe_data(settings), "machine": machine, "earlier": earlier}
 
 
 def describe_machine(settings: TrainSettings, processes: int) -> dict[str, Any]:
@@ -196,11 +179,13 @@ def show(result: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    best, rows = result["best"], [("events", f"{result['events']:,} in {result['steps']:,} steps")]
-    rows.append(("time", f"{time_in_words(result['seconds'])}, {result['events_per_second']:,.0f} events per second"))
-    processes = result["processes"]
-    rows.append(("device", f"{result['device']}, {processes} processes" if processes > 1 else str(result["device"])))
-    rows.append(("memory", f"{size_in_words(result['peak_memory_bytes'])} at most"))
+    best, several = result["best"], f", {result['processes']} processes" if result["processes"] > 1 else ""
+    rows = [
+        ("events", f"{result['events']:,} in {result['steps']:,} steps"),
+        ("time", f"{time_in_words(result['seconds'])}, {result['events_per_second']:,.0f} events per second"),
+        ("device", f"{result['device']}{several}"),
+        ("memory", f"{size_in_words(result['peak_memory_bytes'])} at most"),
+    ]
     if result["stopped_early"]:
         rows.append(("stopped early", "nothing got better any more"))
     if best:

@@ -82,6 +82,7 @@ class Trainer:
         self.settings, self.data, self.folder, self._world, self._rules = settings, data, folder, world, rules
         self.device = choose_device(settings.compute.device)
         self._described = settings.model_dump(mode="json")
+        self._described["source"]["workers"] = 1  # which leave no trace in a model
         self._loss = ValidationLoss(data.validation, settings, self.device) if world.is_first else None
         self._monitor: Monitor | None = None
         self._pace, self._paced = pace, world.broadcast(pace is not None)  # what the others were given does not count
@@ -92,7 +93,7 @@ class Trainer:
         self.state = TrainingState(positions=[BEGINNING] * max(settings.source.lanes, 1))
         if found is not None:
             before = TrainSettings.model_validate(found.settings)  # with what was not yet there at that time
-            refuse_other_settings(before.model_dump(mode="json"), self._described, folder)
+            refuse_other_settings(before, settings, folder)
             self.state, self.tensors = found.state, found.tensors
             if not self.finished:
                 self._adapt(before)

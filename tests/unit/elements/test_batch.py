@@ -16,7 +16,6 @@ from torch import Tensor
 from ringflow.base.errors import DatasetError
 from ringflow.elements.batch import (
     CLUSTER,
-    PADDING,
     TRACK,
     ElementBatch,
     ElementTargets,
@@ -78,23 +77,6 @@ def test_events_are_taken_in_the_given_order(counts: list[int], data: st.DataObj
     assert taken.counts_B.tolist() == [counts[event] for event in chosen]
     starts = batch.offsets_B.tolist()
     assert same_rows(taken, batch, [row for event in chosen for row in range(starts[event], starts[event + 1])])
-
-
-@given(Counts, st.integers(1, 5))
-def test_rows_that_fill_up_a_batch_are_one_more_event_marked_as_padding(counts: list[int], more: int):
-    batch = numbered([*counts, 1])
-    events = torch.arange(len(counts))
-    filled = batch.take(events, fill_to=sum(counts) + more)
-    assert filled.counts_B.tolist() == [*counts, more]
-    assert filled.num_elements == sum(counts) + more
-    assert filled.targets is not None
-    assert filled.targets.label_N[sum(counts) :].tolist() == [PADDING] * more
-    assert same_rows(filled.take(events), batch, range(sum(counts)))
-    assert batch.targets is not None
-    assert PADDING not in batch.targets.label_N
-    assert batch.take(events, fill_to=sum(counts)).counts_B.tolist() == counts
-    with pytest.raises(ValueError, match="elements do not fit into"):
-        batch.take(events, fill_to=sum(counts) - 1)
 
 
 @given(st.lists(Counts, min_size=1, max_size=4), st.booleans())

@@ -156,7 +156,7 @@ def test_what_could_not_be_written_to_its_end_does_not_count_and_is_removed(run:
     ],
 )
 def test_other_settings_are_refused_unless_they_are_free(tiny: Tiny, override: str, named: str | None):
-    before, now = (settings.model_dump(mode="json") for settings in (tiny(), tiny(override)))
+    before, now = tiny(), tiny(override)
     refuse_other_settings(before, before, Path("run"))
     if named is None:
         refuse_other_settings(before, now, Path("run"))
@@ -166,7 +166,7 @@ def test_other_settings_are_refused_unless_they_are_free(tiny: Tiny, override: s
 
 
 def test_lanes_are_not_free_where_processes_do_not_wait_for_each_other(tiny: Tiny):
-    before, now = (tiny("sync=easgd", f"source.lanes={lanes}").model_dump(mode="json") for lanes in (1, 2))
+    before, now = (tiny("sync=easgd", f"source.lanes={lanes}") for lanes in (1, 2))
     with pytest.raises(UsageError, match=r"has source.lanes=1, not 2; give that to go on"):
         refuse_other_settings(before, now, Path("run"))
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ringflow.elements.batch import PADDING, ElementBatch, ElementTargets, join
+from fixtures.made_up import filled
+from ringflow.elements.batch import ElementBatch, ElementTargets, join
 from ringflow.event.particles import PARTICLE_CLASSES, PHOTON
 from ringflow.models.model import Prediction, four_momentum
 from ringflow.train.loss import losses, true_outputs
@@ -172,9 +173,7 @@ def test_what_fills_up_a_batch_changes_nothing(events: Events):
     batch = events(6, 1)
     assert batch.targets is not None
     assert batch.targets.label_N[0] > 0  # the row that fills up is a particle
-    filled = batch.take(torch.arange(6), fill_to=batch.num_elements + 40)
-    assert filled.targets is not None
-    assert (filled.targets.label_N[-40:] == PADDING).all()
+    full = filled(batch, 40)
     # An event that fills up has no cones: a mistake would make the mean over cones smaller.
     wrong = true_prediction(batch)
     wrong = wrong._replace(momentum_N5=wrong.momentum_N5 + 0.2)
@@ -183,7 +182,7 @@ def test_what_fills_up_a_batch_changes_nothing(events: Events):
     torch.manual_seed(0)
     plain = losses(wrong, batch, settings)
     torch.manual_seed(0)
-    padded = losses(also_wrong, filled, settings)
+    padded = losses(also_wrong, full, settings)
     for name in ("particle", "label", "charge", "momentum"):
         assert float(padded[name]) == pytest.approx(float(plain[name]), rel=1e-5)
     assert float(padded["jet"]) == pytest.approx(float(plain["jet"]), rel=0.05)
