@@ -206,16 +206,6 @@ def test_the_shipped_model_was_made_with_its_preset() -> None:
     assert made["compute"]["batch_elements"] == preset.compute.batch_elements
 
 
-def test_config_shows_the_settings_of_a_training(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    done = command("config", "--train", "--settings", "clic_tiny", "model.layers=2", "--out", file, "--json")
-    shown = json.loads(done.stdout)["settings"]
-    assert shown == TrainSettings.resolve("clic_tiny", ["model.layers=2"]).model_dump(mode="json")
-    assert TrainSettings.resolve(file).model.layers == 2
-    assert f"next: ringflow train {file} --out runs/first" in done.stderr
-    assert "batch_elements" in command("config", "--train").stderr
-
-
 def fields_of(section: type[Settings], prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):

@@ -160,12 +160,6 @@ def test_out_of_memory_names_what_to_try(tiny: Tiny, start: Start, source: Sourc
         start(tiny())
 
 
-def test_other_settings_are_refused_in_one_line(tiny: Tiny, start: Start):
-    start(tiny())
-    with pytest.raises(UsageError, match=r"has model.layers=1, not 2; give that to go on, or choose another folder"):
-        start(tiny("model.layers=2"))
-
-
 def test_a_broken_checkpoint_does_not_stop_a_training(
     tiny: Tiny, start: Start, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -306,39 +300,25 @@ def test_one_that_was_ended_asks_again_and_may_go_on(tiny: Tiny, start: Start, r
     assert_same_weights(run, tmp_path / "whole")
 
 
-@pytest.mark.parametrize("asks", [0, 1, 2])
-def test_an_answer_that_got_lost_is_asked_for_again(
-    tiny: Tiny, start: Start, run: Path, tmp_path: Path, asks: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("asks", "step"), [(0, -1), (1, -1), (2, -1), (99, 1), (99, 9)])
+def test_one_killed_while_it_asks_or_trains_tells_what_happened_and_does_no_step_twice(
+    tiny: Tiny, start: Start, run: Path, tmp_path: Path, asks: int, step: int, monkeypatch: pytest.MonkeyPatch
 ):
-    whole, after = Rungs(25, 90), Rungs(25, 90)
-    start(tiny(*LONG), tmp_path / "whole", pace=whole)
-
     def dies(events: int) -> None:
         if len(killed.told) == asks:
             raise Ends
 
-    killed = Rungs(25, 90, look=dies)
-    with pytest.raises(Ends):
-        start(tiny(*LONG), pace=killed)
-    before = state_of(run).step if asks else 0
+    settings = tiny(*LONG, EVERY_STEP)
+    whole, killed, after = Rungs(25, 90), Rungs(25, 90, look=dies), Rungs(25, 90)
+    start(settings, tmp_path / "whole", pace=whole)
+    begin(start, settings, run, step, pace=killed)
+    before = state_of(run).step if (run / "checkpoints").exists() else 0
     steps = dying_at(monkeypatch, -1)
-    start(tiny(*LONG), pace=after)
-    assert [*killed.told, *after.told] == whole.told
-    assert [number for number, *_ in steps] == list(range(before, state_of(run).step)), "no step is done twice"
-    assert_same_weights(run, tmp_path / "whole")
-
-
-@pytest.mark.parametrize("step", [1, 9])
-def test_one_killed_between_validations_tells_only_what_happened(
-    tiny: Tiny, start: Start, run: Path, tmp_path: Path, step: int
-):
-    whole, killed, after = Rungs(25, 90), Rungs(25, 90), Rungs(25, 90)
-    start(tiny(*LONG, EVERY_STEP), tmp_path / "whole", pace=whole)
-    begin(start, tiny(*LONG, EVERY_STEP), run, step, pace=killed)
-    start(tiny(*LONG, EVERY_STEP), pace=after)
-    # The last validation before the end is told twice, and nothing else is.
-    assert after.told[0] == killed.told[-1]
-    assert [*killed.told, *after.told[1:]] == whole.told
+    start(settings, pace=after)
+    # The last validation before the end is told again, and nothing else is.
+    assert [*killed.told, *(after.told[1:] if asks == 99 else after.told)] == whole.told
+    assert asks < 99 or after.told[0] == killed.told[-1]
+    assert [number for number, *_ in steps] == list(range(before, state_of(run).step))
     assert_same_weights(run, tmp_path / "whole")
 
 
