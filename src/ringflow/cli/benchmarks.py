@@ -209,17 +209,11 @@ def bench_loader(
 @bench.command(name="tune")
 def bench_tune(
     *,
-    study: Annotated[
-        Path | None, about("Study whose curves are replayed; trainings that come with ringflow unless given.")
-    ] = None,
+    study: Annotated[Path | None, about("Study to replay; trainings that come with ringflow unless given.")] = None,
     random: Annotated[Paths, about("Finished studies with random search and no scheduler.")] = (),
     asha_tpe: Annotated[Paths, about("As many finished studies with TPE and ASHA to compare them with.")] = (),
-    real: Annotated[
-        Path | None, about("Train both kinds of studies in this folder, three of each. It takes an hour or more.")
-    ] = None,
-    workers: Annotated[
-        Count | None, about("Processes for all trials of --real; one per accelerator or core unless given.")
-    ] = None,
+    real: Annotated[Path | None, about("Train three studies of each kind in this folder; an hour or more.")] = None,
+    workers: Annotated[Count | None, about("Processes of --real; one per accelerator or core unless given.")] = None,
     out: Record = None,
     as_json: Json = False,
 ) -> None:

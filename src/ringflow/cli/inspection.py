@@ -43,12 +43,8 @@ def display(
     events: Annotated[
         Count | None, about("Only so many events; all to look at, 20 for --static and 1 for --phoenix unless given.")
     ] = None,
-    event: Annotated[
-        Natural | None, about("Event to begin with, counted from 0; the first of --links, else 0, unless given.")
-    ] = None,
-    links: Annotated[
-        Path | None, about("File of `ringflow explain --links`: lines from candidates to elements.")
-    ] = None,
+    event: Annotated[Natural | None, about("Event to begin with, from 0; the first of --links unless given.")] = None,
+    links: Annotated[Path | None, about("File of `ringflow explain --links`: lines to elements.")] = None,
     static: Annotated[Path | None, about("Folder, or one file (.html), for a page that needs no server.")] = None,
     phoenix: Annotated[Path | None, about("Write the event into this file, for Phoenix.")] = None,
     profile: options.ProfileName | None = None,
@@ -135,9 +131,7 @@ def explain(
     source: Annotated[Path, about("Folder of a dataset, or EDM4hep ROOT file.")],
     /,
     *,
-    model: Annotated[
-        ModelName | None, about("Model file, folder of a run, or `shipped`, which it is unless given.")
-    ] = None,
+    model: Annotated[ModelName | None, about("Model file, folder of a run, or `shipped` (the default).")] = None,
     event: Annotated[Natural | None, about("One event in full, counted from 0.")] = None,
     events: Annotated[Count | None, about("Averages over so many events; 20 unless given.")] = None,
     how: How = _HOW,
@@ -277,9 +271,7 @@ def trace(
     path: Annotated[Path, about("Candidates, EDM4hep file, model, run, dataset, shard, report or study.")],
     /,
     *,
-    particle: Annotated[
-        str | None, about("One particle, as EVENT:INDEX, or one event, as EVENT; both count from 0.")
-    ] = None,
+    particle: Annotated[str | None, about("One particle as EVENT:INDEX, or one EVENT, from 0.")] = None,
     search: Annotated[Paths, about("Further folders to look through for what it was made of.")] = (),
     thorough: Annotated[Flag, about("Compute the sha256 of every shard, not only the sizes.")] = False,
     prov: Annotated[Path | None, about("Write the trace as W3C PROV (PROV-JSON) into this file.")] = None,
@@ -317,9 +309,7 @@ def reproduce(
     /,
     *,
     out: Annotated[Path | None, about("Folder for what is made again; it is removed unless given.")] = None,
-    events: Annotated[
-        Count | None, about("Only the beginning: so many events of a run; shards with so many of a dataset.")
-    ] = None,
+    events: Annotated[Count | None, about("Only so many events of a run, or shards with so many.")] = None,
     tolerance: Annotated[options.NotNegative, about("What losses may differ by where bits cannot be the same.")] = 0.05,
     as_json: Json = False,
 ) -> int:

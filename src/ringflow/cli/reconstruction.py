@@ -28,9 +28,7 @@ def export(
     name: Annotated[str | None, about("Name of the model in that repository; ringflow unless given.")] = None,
     check: Annotated[Path | None, about("Dataset to compare on; events are simulated unless given.")] = None,
     events: Annotated[Count, about("Compare on so many events of the dataset.")] = 200,
-    portable: Annotated[
-        Flag, about("Operators of the ONNX standard only, for runtimes other than ONNX Runtime.")
-    ] = False,
+    portable: Annotated[Flag, about("Standard operators only, for other runtimes than ONNX Runtime.")] = False,
     int8: Annotated[Flag, about("Dense layers in eight-bit integers.")] = False,
     calibrate: Annotated[Path | None, about("Dataset to measure the ranges of --int8 on.")] = None,
     as_json: Json = False,
@@ -83,7 +81,7 @@ def reconstruct(
     address: Annotated[str | None, about("Ray cluster: auto or HOST:PORT; this machine unless given.")] = None,
     workers: Annotated[Count | None, about("Workers on Spark or Ray; all there are unless given.")] = None,
     uncertainty: Annotated[
-        Path | None, about("File of `ringflow uncertainty`; the one beside the model unless given.")
+        Path | None, about("File of `ringflow uncertainty`; that beside the model if there.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -131,7 +129,7 @@ def serve(
     port: options.Port = 8000,
     name: Annotated[str, about("Name of the model in requests.")] = "ringflow",
     max_batch_elements: Annotated[
-        Count | None, about("Elements computed together; 512 with onnx, 8192 with torch unless given.")
+        Count | None, about("Elements computed together; 512 with onnx, 8192 with torch.")
     ] = None,
     max_delay_ms: Annotated[NotNegative, about("How long a request waits for others to be computed with.")] = 0,
     queue: Annotated[Count, about("Requests that may wait; more are told to come again (503).")] = 256,

@@ -29,14 +29,10 @@ _LOCAL, _PLAN = Place(), Plan()
 
 @tune.default
 def tune_command(
-    preset: Annotated[
-        str | None, about("Preset or settings file to start from; `ringflow config` lists the presets.")
-    ] = None,
+    preset: Annotated[str | None, about("Preset or settings file to start from; see `ringflow config`.")] = None,
     /,
     *overrides: options.Overrides,
-    space: Annotated[
-        str, about("Settings to vary: `training` or `network`, which are shipped, or a TOML file.")
-    ] = "training",
+    space: Annotated[str, about("What to vary: `training`, `network` (shipped), or a TOML file.")] = "training",
     out: Annotated[Path | None, about("Folder of the study; studies/PRESET unless given.")] = None,
     plan: Plan = _PLAN,
     place: Place = _LOCAL,
@@ -135,7 +131,7 @@ def _run(study: Path, place: Place, *, as_json: bool, allow_changes: bool) -> No
 
 @tune.command(name="replay")
 def replay_command(
-    study: Annotated[Path | None, about("Folder of a study; trainings that come with ringflow unless given.")] = None,
+    study: Annotated[Path | None, about("Folder of a study; trainings that come with us unless given.")] = None,
     /,
     *overrides: options.Overrides,
     devices: Annotated[options.Counts, about("Numbers of devices; 64, 256 and 1,024 unless given.")] = (),
@@ -146,16 +142,10 @@ def replay_command(
             "rasda-idle, hyperband and none unless given."
         ),
     ] = None,
-    trials: Annotated[
-        Count | None, about("Trials; on every cluster as many as can begin at once unless given.")
-    ] = None,
-    hours: Annotated[
-        options.Positive | None, about("Of a whole trial on one device; as long as in the study, or 2, unless given.")
-    ] = None,
+    trials: Annotated[Count | None, about("Trials; as many as can begin at once unless given.")] = None,
+    hours: Annotated[options.Positive | None, about("Of a trial on one device; as in the study, or 2.")] = None,
     hardware: Annotated[str, about("Cluster as in `ringflow scaling-model`, or a TOML file.")] = "h200",
-    initial_workers: Annotated[
-        Count | None, about("Devices of a trial, at first; as in the study, or 1, unless given.")
-    ] = None,
+    initial_workers: Annotated[Count | None, about("Devices of a trial, at first; as in the study, or 1.")] = None,
     penalty: Annotated[
         float,
         Parameter(
@@ -163,17 +153,13 @@ def replay_command(
             help="0: an event teaches as much in a larger batch. 1: only the number of steps counts.",
         ),
     ] = 0.0,
-    lengthen: Annotated[
-        Flag, about("Show trials on more devices as many more events as --penalty costs them.")
-    ] = False,
+    lengthen: Annotated[Flag, about("Show trials on more devices the events that --penalty costs.")] = False,
     reload_seconds: Annotated[options.NotNegative, about("To load a network again, beside the start.")] = 10.0,
     growth: Annotated[
         Literal["wait", "take"], about("Trials that are to grow wait for all devices, or take what is free.")
     ] = "wait",
     turn: Annotated[Natural, about("All trials begin together and take turns of so many events; 0: they do not.")] = 0,
-    orders: Annotated[
-        Count | None, about("Random orders of the trials over which is averaged; 5, or fewer of many trials.")
-    ] = None,
+    orders: Annotated[Count | None, about("Random orders of the trials to average over; 5 or fewer.")] = None,
     seed: Annotated[Natural, about("Of these orders.")] = 0,
     out: Annotated[Path | None, about("Folder for a page with figures.")] = None,
     as_json: Json = False,
@@ -259,14 +245,12 @@ def panda_evaluate(
     *overrides: options.Overrides,
     in_file: Annotated[Path, about("One point: settings and values.")] = Path("input.json"),
     out_file: Annotated[Path, about("File for status, loss and message.")] = Path("output.json"),
-    datasets_file: Annotated[
-        Path, about("List of the training files that PanDA brought; not read if data= is given.")
-    ] = Path("input_ds.json"),
+    datasets_file: Annotated[Path, about("Training files that PanDA brought, unless data= is given.")] = Path(
+        "input_ds.json"
+    ),
     objective: Annotated[str, about("What is made small: loss, jets, or another figure of a validation.")] = "loss",
     out: Annotated[Path, about("Folder of the run; name it in checkPointToSave of phpo.")] = Path("run"),
-    metrics: Annotated[
-        Path | None, about("Archive for the history of the training: evaluationMetrics of phpo.")
-    ] = None,
+    metrics: Annotated[Path | None, about("Archive of the training's history: evaluationMetrics of phpo.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train with one point of a search that PanDA and iDDS run: the evaluation of `phpo`.
