@@ -169,6 +169,7 @@ def test_a_refused_partition_is_one_line(slurm: None, tmp_path: Path) -> None:
     bench = Bench(executor, tmp_path, tmp_path)
     with pytest.raises(FailureError, match=r"sbatch refused the job: .*invalid partition") as refused:
         bench.start(0, words=())
+        executor.poll(0.0)
     assert "\n" not in str(refused.value)
     executor.close()
 

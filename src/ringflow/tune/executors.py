@@ -139,15 +139,12 @@ class Executor(ABC):
             coming = sum(one.size == size and one.order is None for one in self._workers.values())
             if coming >= wanted.count(size):
                 continue
-            while self._taken() + self._weight(size) > self._places():
+            while self._weight(size) + sum(self._weight(one.size) for one in self._workers.values()) > self._places():
                 if not idle:
                     return
                 self._dismiss(idle.pop())
             name = self._launch(size)
             self._workers[name] = _Started(name, size, Channel(self._work / name, "driver", "worker"))
-
-    def _taken(self) -> int:
-        return sum(self._weight(one.size) for one in self._workers.values())
 
     def _dismiss(self, worker: _Started) -> None:
         if self._workers.pop(worker.name, None):
@@ -177,19 +174,17 @@ class Executor(ABC):
                 lost = Message("ended", worker.order.trial, trouble="lost", reason=reason)
                 return [*(message for message in messages if message is not ended), lost]
             if how and not worker.served:
-                self._count_in_vain(how)
+                self._in_vain += 1
+                if self._in_vain >= _MOST_IN_VAIN:
+                    raise FailureError(
+                        f"{self._in_vain} workers in a row ended before they took a trial, the last one {how}; then resume "
+                        "the study"
+                    )
         elif ended:
             worker.order = None
             if ended.trouble is not None and worker.size > 1:  # its processes may not be of one mind
                 self._dismiss(worker)
         return messages
-
-    def _count_in_vain(self, how: str) -> None:
-        self._in_vain += 1
-        if self._in_vain >= _MOST_IN_VAIN:
-            raise FailureError(
-                f"{self._in_vain} workers in a row ended before they took a trial, the last one {how}; then resume the study"
-            )
 
     def close(self) -> None:
         """End all that runs, after a checkpoint where it can write one; safe to call twice."""
@@ -297,7 +292,7 @@ class RayExecutor(Executor):
     Not more than `workers` processes at a time; with `on_gpus` each has a GPU, if there is one in the cluster.
     """
 
-    _pause, _seconds_to_rest, _seconds_between_counts = 0.05, 30.0, 1.0
+    _pause, _seconds_to_rest = 0.1, 30.0
 
     def __init__(self, study: Path, address: str | None, workers: int | None, on_gpus: bool) -> None:
         super().__init__(study)
@@ -311,18 +306,16 @@ class RayExecutor(Executor):
         if on_gpus and any(node.get("GPU", 0.0) >= 1.0 for node in self._nodes()):
             self._wants["GPU"] = 1.0
         self._actors: dict[str, tuple[Any, list[Any], list[Any]]] = {}  # group, actors, what they return
-        self._counted, self._now, self._most = -self._seconds_between_counts, 0, 0
+        self._most = 0
 
     def _nodes(self) -> list[dict[str, float]]:
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _places(self) -> int:
-        if time.monotonic() - self._counted >= self._seconds_between_counts:
-            slots = slots_of(self._nodes(), self._wants)
-            self._now = slots if self._limit is None else min(slots, self._limit)
-            self._most = max(self._most, self._now)
-            self._counted = time.monotonic()
-        return self._now
+        slots = slots_of(self._nodes(), self._wants)
+        now = slots if self._limit is None else min(slots, self._limit)
+        self._most = max(self._most, now)
+        return now
 
     def _require(self, size: int) -> None:
         self._places()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from ringflow.base.errors import UsageError
 from ringflow.base.options import Count, Several, Switch
 from ringflow.tune import ExecutorName, SchedulerName, SearchName
-from ringflow.tune.schedulers import ETA, first_rung
+from ringflow.tune.schedulers import ETA, GROWING, first_rung
 
 if TYPE_CHECKING:
     from ringflow.launch.slurm import Job
@@ -61,18 +61,10 @@ class Place:
         """What is asked of Slurm for a trial; the number of its processes comes with the trial."""
         from ringflow.launch.slurm import Job
 
-        return Job(
-            name="ringflow-tune",
-            tasks_per_node=self.tasks_per_node or max(self.gpus_per_node, 1),
-            gpus_per_node=self.gpus_per_node,
-            cpus_per_task=self.cpus_per_task,
-            time=self.time,
-            notice=self.notice,
-            partition=self.partition,
-            account=self.account,
-            setup=self.setup,
-            extra=self.option,
-        )
+        names = ("gpus_per_node", "cpus_per_task", "time", "notice", "partition", "account", "setup")
+        asked: dict[str, Any] = {name: getattr(self, name) for name in names}
+        tasks = self.tasks_per_node or max(self.gpus_per_node, 1)
+        return Job(name="ringflow-tune", tasks_per_node=tasks, extra=self.option, **asked)
 
 
 @Parameter(name="*")
@@ -110,27 +102,20 @@ class Plan:
         """The settings of the study, with what follows from the training and from the place."""
         from ringflow.tune.folder import StudySettings
 
+        grows, of_idle = self.scheduler in GROWING, self.scheduler == "rasda-idle"
+        processes = self._processes(training, place) if of_idle or (grows and self.most_workers is None) else None
+        most_workers = self.most_workers or processes or self.workers_per_trial
+        same = {name: value for name, value in vars(self).items() if name in StudySettings.model_fields}
         return StudySettings(
-            trials=self.trials,
-            search=self.search,
-            scheduler=self.scheduler,
-            objectives=tuple(name.strip() for name in self.objective.split(",") if name.strip()) or ("loss",),
-            least=self.least or first_rung(training.length.events, self.eta),
-            eta=self.eta,
-            workers_per_trial=self.workers_per_trial,
-            most_workers=max(self._most_workers(training, place), self.workers_per_trial),
-            processes=self._processes(training, place) if self.scheduler == "rasda-idle" else None,
-            retries=self.retries,
-            seed=self.seed,
-            default_first=not self.skip_default,
+            **{
+                **same,
+                "objectives": tuple(name.strip() for name in self.objective.split(",") if name.strip()) or ("loss",),
+                "least": self.least or first_rung(training.length.events, self.eta),
+                "most_workers": max(most_workers, self.workers_per_trial),
+                "processes": processes if of_idle else None,
+                "default_first": not self.skip_default,
+            }
         )
-
-    def _most_workers(self, training: TrainSettings, place: Place) -> int:
-        from ringflow.tune.schedulers import GROWING
-
-        if self.most_workers is not None or self.scheduler not in GROWING:
-            return self.most_workers or self.workers_per_trial
-        return self._processes(training, place)
 
     def _processes(self, training: TrainSettings, place: Place) -> int:
         """Of all trials together."""

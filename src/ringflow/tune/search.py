@@ -35,9 +35,9 @@ _BEGINNERS, _BEGINNERS_PER_PARAMETER = 8, 2
 _POPULATION = 10
 #: What makes a trial that nobody asked it for, as of an earlier study, one of Optuna's first generation.
 _FIRST_GENERATION = {"NSGAIISampler:generation": 0}
-#: Trials that others learn from than those that need whole generations, half of them the best, half the newest: a Gaussian
-#: process costs the cube of their number, and TPE calls not more than 25 of any number good, and gives old ones little weight.
-_MOST_TO_LEARN_FROM = {"gp": 250, "tpe": 250}
+#: Trials that those learn from who need no whole generations, half of them the best, half the newest: a Gaussian process
+#: costs the cube of their number, and TPE calls not more than 25 of any number good, and gives old ones little weight.
+_MOST_TO_LEARN_FROM = {"random": 2, "gp": 250, "tpe": 250}
 #: Suggestions that are refused or were tried, until one is drawn at random; a Gaussian process takes its time.
 _ATTEMPTS, _ATTEMPTS_OF_GP = 20, 3
 #: Draws until nothing is said to be allowed. A space up to a size is gone through after a few.
@@ -120,8 +120,8 @@ class Search:
     def _suggest(self, study: Any) -> Point:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is experimental, and of parameters with conditions
-            asked = study.ask()
-            point = self._space.build(lambda parameter: parameter.suggest(asked))
+            asked = study.ask(self._space.distributions)
+        point = self._space.build(lambda parameter: parameter.value_of(asked.params[parameter.name]))
         self.notes = dict(study.get_trials(deepcopy=False)[asked.number].system_attrs)
         study.tell(asked, state=self._optuna.trial.TrialState.FAIL)  # known trials are told as they are
         return point

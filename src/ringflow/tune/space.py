@@ -42,6 +42,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,7 +55,6 @@ from ringflow.base.words import flat
 from ringflow.tune.schedulers import Point
 
 if TYPE_CHECKING:
-    from optuna import Trial
     from optuna.distributions import BaseDistribution
 
 _SHIPPED = Path(__file__).parent / "spaces"
@@ -150,12 +150,9 @@ class Range:
             return IntDistribution(int(self.low), int(self._last), log=self.log, step=int(self._step or 1))
         return FloatDistribution(self.low, self._last, log=self.log, step=self.step)
 
-    def suggest(self, trial: Trial) -> _Number:
-        """What Optuna suggests for a trial."""
-        if self.whole:
-            step = int(self._step or 1)
-            return trial.suggest_int(self.name, int(self.low), int(self._last), log=self.log, step=step)
-        return self.nearest(trial.suggest_float(self.name, self.low, self._last, log=self.log, step=self.step))
+    def value_of(self, plain: Any) -> _Number:
+        """What Optuna keeps as a value."""
+        return self.nearest(plain)
 
     def plain(self, value: object) -> object:
         """A value as Optuna keeps it."""
@@ -213,10 +210,9 @@ class Choice:
 
         return CategoricalDistribution([self.plain(option) for option in self.options])
 
-    def suggest(self, trial: Trial) -> object:
-        """What Optuna suggests for a trial."""
-        options = [self.plain(option) for option in self.options]
-        return self.options[options.index(trial.suggest_categorical(self.name, options))]
+    def value_of(self, plain: object) -> object:
+        """What Optuna keeps as a value."""
+        return next(option for option in self.options if same(self.plain(option), plain))
 
     def plain(self, value: object) -> Any:
         """A value as Optuna keeps it."""
@@ -242,7 +238,11 @@ class Space:
         if not parameters:
             raise SettingsError('the space is empty; name at least one setting, as in ["optimizer.rate"]')
         self.parameters = _parents_first(parameters)
-        self._distributions: dict[str, BaseDistribution] = {}
+
+    @cached_property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """As Optuna has them."""
+        return {parameter.name: parameter.distribution for parameter in self.parameters}
 
     @property
     def size(self) -> float:
@@ -276,10 +276,9 @@ class Space:
 
     def as_optuna(self, point: Point) -> dict[str, dict[str, Any]]:
         """Parameters and distributions of a trial of Optuna."""
-        self._distributions = self._distributions or {each.name: each.distribution for each in self.parameters}
         return {
             "params": {each.name: each.plain(point[each.name]) for each in self.parameters if each.name in point},
-            "distributions": {name: self._distributions[name] for name in point},
+            "distributions": {name: self.distributions[name] for name in point},
         }
 
     def settings_words(self, point: Point) -> list[str]:

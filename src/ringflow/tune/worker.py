@@ -251,16 +251,30 @@ def train_order(order: Order, channel: Channel | None, stopped: Callable[[], boo
     """The ordinary training, which asks at every rung how far it goes. Only the first process has a channel."""
     from ringflow.train.run import train
     from ringflow.train.settings import TrainSettings
+    from ringflow.tune.objective import measure_extras
+
+    until, extras = order.until, dict[str, float]()
+
+    def pace(events: int, figures: Mapping[str, float | None]) -> int:
+        """How far to go, after a validation. An error if the wait for the answer is to be stopped."""
+        nonlocal until, extras
+        if channel is not None and 0 < until <= events:
+            extras = extras or measure_extras(order.extras, order.run)
+            channel.send(kind="report", resource=events, figures={**figures, **extras})
+            answer = _wait(channel.receive, stopped)
+            if answer is None:
+                raise StoppedError(f"stopped while it waited for an answer after {events} events; all is saved")
+            until = answer["until"]
+        return until
 
     if channel is not None:
         channel.send(kind="begun")
-    pace = _Rungs(order, channel, stopped)
     trouble: Trouble | None = None
     reason = ""
     try:
-        train(TrainSettings.model_validate(order.settings), order.run, pace=pace.ask)
-        if channel is not None and not pace.ended:
-            trouble, reason = "failed", f"the training ended before the {pace.until} events that it was to show"
+        train(TrainSettings.model_validate(order.settings), order.run, pace=pace)
+        if channel is not None and until:
+            trouble, reason = "failed", f"the training ended before the {until} events that it was to show"
     except RingflowError as error:
         trouble = next((trouble for kind, trouble in TROUBLES.items() if isinstance(error, kind)), "failed")
         reason = str(error)
@@ -272,31 +286,6 @@ def train_order(order: Order, channel: Channel | None, stopped: Callable[[], boo
     if channel is not None:
         channel.send(kind="ended", trouble=trouble, reason=reason)
     return trouble
-
-
-class _Rungs:
-    """Reports the figures of a validation at a rung, and waits to be told how far to go."""
-
-    def __init__(self, order: Order, channel: Channel | None, stopped: Callable[[], bool]) -> None:
-        self._order, self._channel, self._stopped = order, channel, stopped
-        self.until, self.ended = order.until, False
-        self._extras: dict[str, float] = {}
-
-    def ask(self, events: int, figures: Mapping[str, float | None]) -> int:
-        """How far to go, after a validation. An error if the wait for the answer is to be stopped."""
-        if events < self.until or self.ended or self._channel is None:
-            return self.until
-        if not self._extras:
-            from ringflow.tune.objective import measure_extras
-
-            self._extras = measure_extras(self._order.extras, self._order.run)
-        self._channel.send(kind="report", resource=events, figures={**figures, **self._extras})
-        answer = _wait(self._channel.receive, self._stopped)
-        if answer is None:
-            raise StoppedError(f"stopped while it waited for an answer after {events} events; all is saved")
-        self.until = answer["until"]
-        self.ended = self.until == 0
-        return self.until
 
 
 def main(words: str) -> None:

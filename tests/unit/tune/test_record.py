@@ -32,6 +32,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     return make_spoiled_study(tmp_path_factory.mktemp("journal") / "first", 40)
 
 
+@pytest.mark.filterwarnings("ignore:Some regimes")
 def test_optuna_reads_what_happened(spoiled: StudyFolder) -> None:
     study, record = opened(spoiled), spoiled.record()
     assert study.metric_names == ["loss"]
