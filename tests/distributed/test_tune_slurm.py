@@ -166,9 +166,8 @@ class TestSlurmExecutor(ExecutorContract):
 
 def test_a_refused_partition_is_one_line(slurm: None, tmp_path: Path) -> None:
     executor = SlurmExecutor(tmp_path, Job(partition="nowhere"), max_jobs=1)
-    bench = Bench(executor, tmp_path, tmp_path)
+    Bench(executor, tmp_path, tmp_path).start(0, words=())
     with pytest.raises(FailureError, match=r"sbatch refused the job: .*invalid partition") as refused:
-        bench.start(0, words=())
         executor.poll(0.0)
     assert "\n" not in str(refused.value)
     executor.close()
