@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,13 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from fixtures.fake_events import write_fake_dataset
 from fixtures.process_tree import descendants
-from fixtures.tiny_training import assert_same_weights
+from fixtures.tiny_training import TINY, assert_same_training, checkpoints, make_dataset, train_alone, wait_for
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
-from ringflow.models.file import load_model
 from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 
@@ -32,27 +29,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-TINY = (
-    "model.width=16",
-    "model.layers=2",
-    "model.heads=2",
-    "model.hidden=16",
-    "length.events=160",
-    "length.validate_every=80",
-    "length.validation_events=4",
-    "compute.batch_elements=60",
-    "compute.device=cpu",
-    "compute.timeout=60",
-    "source.lanes=2",
-    "optimizer.warmup=0",  # a rate that does not depend on the length
-    "optimizer.final=1",
-    "detector=fake",
-)
-
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_fake_dataset(tmp_path_factory.mktemp("events") / "dataset", events=60)
+    return make_dataset(tmp_path_factory.mktemp("events"))
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +44,6 @@ def session(spark_daemons: Any) -> Iterator[Any]:
     assert opened
     yield session
     session.stop()
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return load_model(path).model.state_dict()
 
 
 def ringflow(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, list[str]]:
@@ -91,7 +67,7 @@ def ends(said: str) -> list[str]:
 def test_two_processes_are_as_one(
     events: Path, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    train(TrainSettings.resolve(None, [f"data={events}", *TINY]), tmp_path / "alone")
+    alone = train_alone(events, tmp_path / "alone")
     monkeypatch.chdir(tmp_path)  # where the processes work as well
     words = ["train", f"data={events}", *TINY, "--out", "run", "--json"]
     code, out, said = ringflow(capsys, *words)
@@ -100,9 +76,7 @@ def test_two_processes_are_as_one(
         "made: run/model.safetensors",
         f"next: ringflow evaluate {events} --split test --model run/model.safetensors",
     ]
-    assert json.loads(out)["events"] >= 160
-    ours, expected = weights(tmp_path / "run" / "last.safetensors"), weights(tmp_path / "alone" / "last.safetensors")
-    assert_same_weights(ours, expected, load_model(tmp_path / "alone" / "last.safetensors").card["training"]["steps"])
+    assert_same_training(tmp_path / "run", alone)
 
 
 @pytest.mark.heavy
@@ -131,11 +105,7 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(
     with ThreadPoolExecutor(1) as pool:
         try:
             launched = pool.submit(run, [*words, "length.events=100000000"], 2)
-            until = time.monotonic() + 120.0
-            while not list((run_folder / "checkpoints").glob("step-*")):
-                assert not launched.done(), launched.exception()
-                assert time.monotonic() < until, "no checkpoint came"
-                time.sleep(0.05)
+            wait_for("a checkpoint", lambda: launched.done() or checkpoints(run_folder))
             assert len(workers()) == 2
             os.kill(workers()[0], signal.SIGKILL)
             with pytest.raises(FailureError, match=r"process [01] was ended by SIGKILL, and the others with it; start"):
@@ -145,12 +115,11 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(
                 os.kill(pid, signal.SIGKILL)
     said = ends(capsys.readouterr().err)
     assert all(line.startswith("ringflow: error: another process of this training ended") for line in said), said
-    last = max(int(path.name.split("-")[1]) for path in (run_folder / "checkpoints").glob("step-*"))
-    before = json.loads((run_folder / "checkpoints" / f"step-{last:010d}" / "state.json").read_text())["state"]
+    before = json.loads((checkpoints(run_folder)[-1] / "state.json").read_text())["state"]
     # The folder is that of any training: one process goes on with it as two would.
     settings = [*words[1:-2], f"length.events={before['events'] + 40}"]
     result = train(TrainSettings.resolve(None, settings), run_folder)
-    assert result["steps"] > last
+    assert result["steps"] > before["step"]
     assert before["events"] + 40 <= result["events"] < before["events"] + 100
 
 

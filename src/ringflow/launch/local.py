@@ -10,22 +10,11 @@ from collections.abc import Sequence
 
 from ringflow.launch.environment import STOPPED, changed, killed, with_restarts
 
-#: Signals that ask a training to stop after a checkpoint.
-_STOP = (signal.SIGTERM, signal.SIGUSR1)
-#: Signals that torchrun passes on.
-_PASSED_ON = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
-#: Torchrun opens no store for the processes: the first of them does, on loopback.
-NO_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-
-
-def arguments(program: Sequence[str], workers: int, meeting: str) -> list[str]:
-    """What torchrun is told, to start a program in `workers` processes; `meeting` is a file that is not there yet."""
-    return [
-        # With --standalone it would listen on every address of the machine; so it notes in a file that it is alone.
-        *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={meeting}", "--local-addr=127.0.0.1"),
-        # It could start them again by itself, but would do so after a wrong word, too.
-        *(f"--nproc-per-node={workers}", "--max-restarts=0", *program),
-    ]
+_VARIABLES = {
+    # Torchrun opens no store for the processes: the first of them does, on loopback.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+}
 
 
 def run(words: Sequence[str], workers: int, restarts: int = 0) -> int:
@@ -41,17 +30,19 @@ def _run(words: Sequence[str], workers: int) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", _PASSED_ON)
     for name in [*logging.Logger.manager.loggerDict]:
         if name.startswith(("torch.distributed.elastic", torchrun.logger.name)):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # tables and tracebacks for a wrong word
     try:
-        with tempfile.TemporaryDirectory(prefix="ringflow-") as folder, changed(os.environ, NO_STORE):
-            program = ["--module", "ringflow.cli", *words]
-            asked = torchrun.parse_args(arguments(program, workers, f"{folder}/meeting"))  # type: ignore[no-untyped-call]
+        with tempfile.TemporaryDirectory(prefix="ringflow-") as folder, changed(os.environ, _VARIABLES):
+            # With --standalone it would listen on every address of the machine; so it notes in a file that it is alone.
+            alone = ["--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={folder}/meeting"]
+            # It could start them again by itself, but would do so after a wrong word, too.
+            options = [*alone, "--local-addr=127.0.0.1", f"--nproc-per-node={workers}", "--max-restarts=0"]
+            asked = torchrun.parse_args([*options, "--module", "ringflow.cli", *words])  # type: ignore[no-untyped-call]
             torchrun.run(asked)  # type: ignore[no-untyped-call]
     except SignalException as error:  # which the processes got, too
-        return STOPPED if error.sigval in _STOP else 128 + error.sigval
+        return STOPPED if error.sigval in (signal.SIGTERM, signal.SIGUSR1) else 128 + error.sigval
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode >= 0:

@@ -37,18 +37,13 @@ def mpiexec() -> str:
     return found
 
 
-def is_open_mpi(program: str) -> bool:
-    """Whether an mpiexec is that of Open MPI; others understand the options of MPICH."""
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    return any(name in told.stdout for name in ("Open MPI", "OpenRTE", "PRRTE"))
-
-
 def command(words: Sequence[str], workers: int, hosts: Sequence[str] = ()) -> list[str]:
     """What starts a ringflow command in `workers` processes; `hosts` are names of machines, or NAME:PROCESSES."""
     where = ",".join(f"{name}:{slots}" for name, slots in _slots(workers, hosts))
     program = mpiexec()
     start = [program, "-n", str(workers)]
-    if is_open_mpi(program):
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    if any(name in told for name in ("Open MPI", "OpenRTE", "PRRTE")):  # others understand the options of MPICH
         start += ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
         start += [word for name in ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", *QUIET) for word in ("-x", name)]
         start += ["--host", where] if where else []

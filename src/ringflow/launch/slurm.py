@@ -29,15 +29,8 @@ _SECONDS_TO_FOLLOW = 60
 _SECONDS_BETWEEN_LOOKS, _MOST_SECONDS = 0.5, 15.0
 #: States out of which no job comes back.
 ENDED = (
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "BOOT_FAIL",
-    "DEADLINE",
-    "PREEMPTED",
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED"),
 )
 
 
@@ -94,40 +87,7 @@ def job_text(words: Sequence[str], job: Job) -> str:
 
 def beginning(job: Job) -> list[str]:
     """The first lines of a job: what it asks for, and what its processes find in their environment."""
-    return [
-        "#!/bin/bash",
-        *(f"#SBATCH {line}" for line in _asked(job)),
-        # Without it a job that is submitted by hand would fail without a word.
-        *([f"# Its folder must be there: mkdir -p {shlex.quote(str(job.logs))}"] if job.logs else []),
-        "set -e",
-        # What the shell had that submitted the job would be believed.
-        "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS",
-        f"python={shlex.quote(job.python or sys.executable)}",
-        *_setup(job),
-        # This script runs on the first node, where the first process will be; processes of one node need no network.
-        'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))',
-        '[ "${#nodes[@]}" -gt 1 ] || nodes=(127.0.0.1)',
-        'export MASTER_ADDR="${MASTER_ADDR:-${nodes[0]}}"',
-        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.threads or job.cpus_per_task}}}"',
-        *(f'export {name}="${{{name}:-{value}}}"' for name, value in QUIET.items()),
-    ]
-
-
-def _setup(job: Job) -> list[str]:
-    """The lines of the user. An environment that they activate is meant for the processes, too."""
-    if job.python is not None or not job.setup:
-        return [*job.setup]
-    return [
-        "before=$(command -v python || true)",
-        *job.setup,
-        "after=$(command -v python || true)",
-        'if [ "$after" != "$before" ]; then python=$after; fi',
-    ]
-
-
-def _asked(job: Job) -> list[str]:
-    """Options for sbatch."""
-    return [
+    asked = [
         f"--job-name={job.name}",
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.tasks_per_node}",
@@ -142,6 +102,31 @@ def _asked(job: Job) -> list[str]:
         "--requeue",
         f"--signal=USR1@{job.notice}",
         *job.extra,
+    ]
+    # An environment that the lines of the user activate is meant for the processes, too.
+    activates = bool(job.setup) and job.python is None
+    return [
+        "#!/bin/bash",
+        *(f"#SBATCH {line}" for line in asked),
+        # Without it a job that is submitted by hand would fail without a word.
+        *([f"# Its folder must be there: mkdir -p {shlex.quote(str(job.logs))}"] if job.logs else []),
+        "set -e",
+        # What the shell had that submitted the job would be believed.
+        "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS",
+        f"python={shlex.quote(job.python or sys.executable)}",
+        *(["before=$(command -v python || true)"] if activates else []),
+        *job.setup,
+        *(
+            ['after=$(command -v python || true)\nif [ "$after" != "$before" ]; then python=$after; fi']
+            if activates
+            else []
+        ),
+        # This script runs on the first node, where the first process will be; processes of one node need no network.
+        'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))',
+        '[ "${#nodes[@]}" -gt 1 ] || nodes=(127.0.0.1)',
+        'export MASTER_ADDR="${MASTER_ADDR:-${nodes[0]}}"',
+        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.threads or job.cpus_per_task}}}"',
+        *(f'export {name}="${{{name}:-{value}}}"' for name, value in QUIET.items()),
     ]
 
 
@@ -178,37 +163,25 @@ def ask(
 def follow(number: str, output: Path) -> int:
     """Wait until a job has ended for good, showing what it writes meanwhile; its exit code. `output` may be a pattern."""
     shown: dict[Path, int] = {}
-    pause = _SECONDS_BETWEEN_LOOKS
-    while True:
-        state, code = _state(number)
+    pause, state, code = _SECONDS_BETWEEN_LOOKS, "", 0
+    while state not in ENDED:
+        if state:
+            time.sleep(pause)
+            pause = min(1.2 * pause, _MOST_SECONDS)
+        told = ask("scontrol", "--oneliner", "show", "job", number)
+        if told.returncode and "Invalid job id" in told.stderr:
+            raise FailureError(f"Slurm has forgotten job {number}; look into its output")
+        # The controller may be down for a while; jobs go on without it.
+        fields = dict(word.split("=", 1) for word in told.stdout.split() if "=" in word)
+        state, code = fields.get("JobState", "UNKNOWN"), int(fields.get("ExitCode", "0:0").split(":")[0])
         for path in sorted(output.parent.glob(output.name)):
-            shown[path] = _show(path, shown.get(path, 0))
-        if state in ENDED:
-            break
-        time.sleep(pause)
-        pause = min(1.2 * pause, _MOST_SECONDS)
+            with path.open("rb") as file:
+                file.seek(shown.get(path, 0))
+                lines = file.read()
+            whole = lines[: lines.rfind(b"\n") + 1]
+            shown[path] = shown.get(path, 0) + len(whole)
+            if whole:
+                say(whole.decode(errors="replace").removesuffix("\n"))
     if state == "COMPLETED" or code:
         return code
     raise FailureError(f"job {number} ended as {state}, see {output}; submit it again: {GOES_ON}")
-
-
-def _state(number: str) -> tuple[str, int]:
-    """What Slurm says of a job, and its exit code when it has ended."""
-    told = ask("scontrol", "--oneliner", "show", "job", number)
-    if told.returncode:
-        if "Invalid job id" in told.stderr:
-            raise FailureError(f"Slurm has forgotten job {number}; look into its output")
-        return "UNKNOWN", 0  # the controller may be down for a while; jobs go on without it
-    fields = dict(word.split("=", 1) for word in told.stdout.split() if "=" in word)
-    return fields.get("JobState", "UNKNOWN"), int(fields.get("ExitCode", "0:0").split(":")[0])
-
-
-def _show(output: Path, shown: int) -> int:
-    """Write what a file has after so many bytes for people; how many it has."""
-    with output.open("rb") as file:
-        file.seek(shown)
-        lines = file.read()
-    whole = lines[: lines.rfind(b"\n") + 1]
-    if whole:
-        say(whole.decode(errors="replace").removesuffix("\n"))
-    return shown + len(whole)

@@ -53,7 +53,6 @@ _SECONDS_FOR_MORE = 10.0
 _SECONDS_BETWEEN_LOOKS = 1.0
 #: Time for the others to find out by themselves that one has failed, and to say so.
 _SECONDS_OF_GRACE = 5.0
-_LOOPBACK = ("localhost", "127.0.0.1")
 _GO_ON = f"start again: {GOES_ON}"
 #: What Spark says when an executor, or the Python of a task, is gone.
 _SIGNS_OF_DEATH = (
@@ -89,70 +88,46 @@ def open_spark(master: str | None = None, workers: int | None = None) -> tuple[A
                 )
             return SparkSession.builder.getOrCreate(), False
         master = master or f"local[{workers or '*'}]"
-        require_master(master)
+        hosts = require_master(master)
         require_java()
         # The same Python on both sides; an environment of one's own for the workers is left as it is.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        builder = SparkSession.builder.appName("ringflow")
-        for name, value in _settings(master, workers).items():
-            builder = builder.config(name, value)
+        settings: dict[str, Any] = {"spark.ui.enabled": False, "spark.ui.showConsoleProgress": False}
+        settings["spark.log.level"] = "ERROR"
+        if workers and not master.startswith("local"):
+            settings["spark.cores.max"] = settings["spark.executor.instances"] = str(workers)
+        if master.startswith("local") or (hosts and all(map(is_loopback, hosts))):
+            # The name of a laptop leads nowhere often enough.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         try:
-            return builder.getOrCreate(), True
+            return SparkSession.builder.appName("ringflow").master(master).config(map=settings).getOrCreate(), True
         except Exception as error:  # of Python, or of Java through a bridge that has errors of its own
-            raise _no_session(master, str(error)) from None
+            reason = f"no Spark session at {master} ({one_line(str(error))}); see what Spark says above"
+            if "JAVA_GATEWAY_EXITED" in str(error):
+                reason = "Spark does not start; it needs Java 17 or later: see what it says above, and set JAVA_HOME"
+            raise FailureError(reason) from None
 
 
-def _no_session(master: str, reason: str) -> FailureError:
-    if "JAVA_GATEWAY_EXITED" in reason:
-        return FailureError(
-            "Spark does not start; it needs Java 17 or later: see what it says above, and set JAVA_HOME"
-        )
-    if "stopped SparkContext" in reason:
-        return FailureError(f"{master} answers but takes no work; is it a Spark master, of the version installed here?")
-    return FailureError(f"no Spark session at {master} ({one_line(reason)}); see what Spark says above")
-
-
-def _settings(master: str, workers: int | None) -> dict[str, str]:
-    settings = {
-        "spark.master": master,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    if workers and not master.startswith("local"):
-        settings["spark.cores.max"] = settings["spark.executor.instances"] = str(workers)
-    hosts = [host for host, _ in _standalone(master)]
-    if master.startswith("local") or (hosts and all(host in _LOOPBACK for host in hosts)):
-        # The name of a laptop leads nowhere often enough.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return settings
-
-
-def _standalone(master: str) -> list[tuple[str, int]]:
-    """Hosts and ports of the masters in `spark://host:port,host:port`."""
+def require_master(master: str) -> list[str]:
+    """The hosts of a standalone master, one of which answers; an error if none does, or if it is no master."""
     if not master.startswith("spark://"):
+        if not master.startswith(("local", "yarn", "k8s://")):
+            raise UsageError(f"{master} is no Spark master; give spark://HOST:PORT, local[2], yarn or k8s://URL")
         return []
     addresses = [split_address(part) for part in master.removeprefix("spark://").split(",")]
-    if None in addresses:
-        raise UsageError(f"{master} is no Spark master; give spark://HOST:PORT, the port is 7077 unless chosen")
-    return [address for address in addresses if address is not None]
-
-
-def require_master(master: str) -> None:
-    """An error if it is none, or if none of several answers."""
-    if not master.startswith(("spark://", "local", "yarn", "k8s://")):
-        raise UsageError(f"{master} is no Spark master; give spark://HOST:PORT, local[2], yarn or k8s://URL")
-    problem = None
-    for host, port in _standalone(master):
+    problem: RingflowError = UsageError(
+        f"{master} is no Spark master; give spark://HOST:PORT, the port is 7077 unless chosen"
+    )
+    found = [address for address in addresses if address is not None]
+    for host, port in found if len(found) == len(addresses) else ():
         try:
             require_answer("Spark master", host, port, "start it, or leave --master out to use this machine").close()
-            return
+            return [host for host, _ in found]
         except FailureError as error:
-            problem = problem or error
-    if problem:
-        raise problem
+            problem = error
+    raise problem
 
 
 def require_java() -> None:
@@ -184,7 +159,7 @@ def await_workers(context: Any, wanted: int = 1) -> None:
                 f"{wanted} workers do not fit: {master} has {found} free slots; use --workers {found}, or give it more cores"
             )
         time.sleep(0.1)
-    raise _no_session(master, "stopped SparkContext")
+    raise FailureError(f"{master} answers but takes no work; is it a Spark master, of the version installed here?")
 
 
 def explained(text: str, died: str, otherwise: str) -> FailureError:
