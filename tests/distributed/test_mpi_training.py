@@ -46,14 +46,6 @@ def test_two_processes_are_as_one(dataset: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_wrong_word_is_one_line(dataset: Path, tmp_path: Path) -> None:
-    words = ["train", f"data={dataset}", *TINY, "--out", tmp_path / "run"]
-    done = ringflow("launch", "mpi", "--workers", 3, "--restarts", 2, "--", *words, code=2)
-    assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
-    assert done.stderr.startswith("ringflow: error: 3 processes cannot share 2 lanes evenly")
-
-
-@pytest.mark.heavy
 def test_a_killed_process_ends_the_launch_when_there_are_no_restarts_left(dataset: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *LONGER, "length.events=100000000", "--out", run]

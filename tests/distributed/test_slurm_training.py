@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -91,32 +90,6 @@ def test_what_the_command_refuses_ends_the_job(slurm: None, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     done = ringflow(*SUBMIT, "--", "train", "data=events", "no=thing", "--out", "run", code=2)
     assert json.loads(done.stdout)["exit_code"] == 2
-    assert "ringflow: error: unknown setting 'no'" in done.stderr
-
-
-def test_an_environment_that_the_setup_activates_is_that_of_the_processes(
-    slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    python = tmp_path / "my env" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/bash\necho "this is $0" >&2\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    (python.parent / "activate").write_text(f'export PATH="{python.parent}:$PATH"\n')
-    done = ringflow(
-        *SUBMIT,
-        "--setup",
-        "source 'my env/bin/activate'",
-        "--",
-        "train",
-        "data=events",
-        "no=thing",
-        "--out",
-        "a run",
-        code=2,
-    )
-    [said] = (tmp_path / "a run" / "logs").glob("*-rank-0.out")
-    assert f"this is {python}\n" in said.read_text()
     assert "ringflow: error: unknown setting 'no'" in done.stderr
 
 

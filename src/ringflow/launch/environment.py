@@ -144,8 +144,8 @@ def with_restarts(start: Callable[[], int], restarts: int) -> int:
 
 
 @contextmanager
-def listening(host: str) -> Iterator[tuple[str, int]]:
-    """An address where processes elsewhere say what they have to say, which comes on stderr."""
+def listening(host: str) -> Iterator[int]:
+    """A port where processes elsewhere say what they have to say, which comes on stderr."""
     speakers, stream = [], sys.stderr
 
     class Lines(socketserver.StreamRequestHandler):
@@ -159,7 +159,7 @@ def listening(host: str) -> Iterator[tuple[str, int]]:
         server.daemon_threads = True  # one whose machine is gone never ends
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield host, server.server_address[1]
+            yield server.server_address[1]
         finally:
             server.shutdown()
             while select([server], [], [], 0)[0]:  # whoever has connected, and was not heard yet

@@ -133,17 +133,15 @@ def run(words: Sequence[str], workers: int, address: str | None = None, restarts
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
         train, wants = framework("ray.train", "ray"), _share(ray, words, workers)
-        with (
-            tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder,
-            listening(ray.util.get_node_ip_address()) as address_of_this,
-        ):
+        host = ray.util.get_node_ip_address()
+        with tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder, listening(host) as port:
             # A TorchTrainer is this one with a process group of its own, which would be in the way of the command's.
             trainer = DataParallelTrainer(
                 work,
                 train_loop_config={
                     "words": list(words),
                     "folder": str(Path.cwd()),
-                    "says_at": address_of_this,
+                    "says_at": (host, port),
                     "restarts": restarts,
                     "on_gpus": "GPU" in wants,
                 },

@@ -255,8 +255,9 @@ def _distribute(
         if ours:
             context.setLogLevel("OFF")
             say(f"spark is ready, with {workers} workers, after {time.perf_counter() - begun:.1f} s")
-        with listening(session.conf.get("spark.driver.host")) as address:
-            job = (None if quiet else address, os.getcwd(), function, tuple(args), dict(kwargs))
+        host = session.conf.get("spark.driver.host")
+        with listening(session.conf.get("spark.driver.bindAddress", host)) as port:
+            job = (None if quiet else (host, port), os.getcwd(), function, tuple(args), dict(kwargs))
             watch = partial(_watch, job=cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
             ended: list[Ended] = context.parallelize(range(workers), workers).barrier().mapPartitions(watch).collect()
         return ended
@@ -350,7 +351,10 @@ def main() -> int:
     from pyspark import cloudpickle
 
     address, *job = cloudpickle.load(sys.stdin.buffer)
-    said = os.open(os.devnull, os.O_WRONLY) if address is None else socket.create_connection(address).detach()
+    try:
+        said = os.open(os.devnull, os.O_WRONLY) if address is None else socket.create_connection(address).detach()
+    except OSError:  # then it is in the log of the executor
+        said = os.dup(2)
     parent = os.getppid()
 
     def follow() -> None:

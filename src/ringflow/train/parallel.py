@@ -206,11 +206,10 @@ class Sharded(Spread):
             value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
         target.copy_(value)
 
-    @contextmanager
-    def _reducing(self, now: bool) -> Iterator[None]:
+    def _reducing(self, now: bool) -> AbstractContextManager[None]:
         assert isinstance(self.model, FSDPModule), "the model is sharded"
         self.model.set_requires_gradient_sync(now)
-        yield
+        return nullcontext()
 
     def clip(self, longest: float) -> Tensor:
         return self.whole("", super().clip(longest))

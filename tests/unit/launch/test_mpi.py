@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,14 @@ def test_mpiexec_is_told_how_many_where_and_what(
         assert options == (["-hosts", *where] if hosts else [])
     assert address == ("a" if hosts else "127.0.0.1"), "they meet where the first of them is"
     assert (int(port) > 0, rank) == (True, "")
+
+
+def test_a_port_that_is_in_use_is_refused(tools: Tools, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_mpiexec(tools, VERSIONS["mpich"])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        with pytest.raises(UsageError, match=r"MASTER_PORT=\d+ cannot be used \(address already in use\)"):
+            mpi.run(["train"], 2)
 
 
 def test_its_stdout_is_that_of_the_command(tools: Tools, python: str, capsys: pytest.CaptureFixture[str]) -> None:

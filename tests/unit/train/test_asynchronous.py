@@ -6,10 +6,8 @@ import json
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -79,28 +77,6 @@ def batches(source: Any, count: int) -> list[TrainingBatch]:
     return [feed.next(1) for _ in range(count)]
 
 
-def test_gradients_of_a_worker_move_the_master_as_a_step_does(
-    tiny: Tiny, make_step: MakeStep, source: Callable[..., Any]
-):
-    settings = tiny("optimizer.clip=0.5")
-    alone, master, worker = (make_step(settings) for _ in range(3))
-    sender, receiver = Downpour(worker, settings, 1), Downpour(master, settings, 1)
-    row = torch.empty(worker.model.num_parameters)
-    for number, batch in enumerate(batches(source(), 3)):
-        alone.take([batch], number, 1e-2)
-        expected = alone.read()[0].values
-        (record,) = sender.work([batch], row, number, 0)
-        assert record.values["total"] == expected["total"]
-        length = receiver.take_in(row, number, 1e-2)
-        assert (record.values["gradient"], length) == (pytest.approx(expected["gradient"]), expected["gradient"])
-        sender.arrive(row)
-    for one, of_master, of_worker in zip(*(s.model.parameters() for s in (alone, master, worker)), strict=True):
-        torch.testing.assert_close(of_master, one, rtol=0, atol=1e-6)
-        assert torch.equal(of_worker, of_master)
-    for name, value in alone.average.weights.items():
-        torch.testing.assert_close(master.average.weights[name], value, rtol=0, atol=1e-6)
-
-
 def test_several_batches_make_one_gradient(tiny: Tiny, make_step: MakeStep, source: Callable[..., Any]):
     step = make_step(tiny("source.hide=0"))
     two = batches(source(), 2)
@@ -110,44 +86,6 @@ def test_several_batches_make_one_gradient(tiny: Tiny, make_step: MakeStep, sour
     step.gradients(two)
     whole = torch.cat([weight.grad.flatten() for weight in step.model.parameters() if weight.grad is not None])
     torch.testing.assert_close(row, whole)
-
-
-class Quadratic:
-    """A network of four numbers with the loss a w^2 / 2, as the rules see one."""
-
-    def __init__(self, begin: list[float]) -> None:
-        self.model = torch.nn.Linear(2, 2, bias=False)
-        self.model.weight.data = torch.tensor(begin).view(2, 2)
-        self.average = SimpleNamespace(update=lambda number: None)
-
-    @property
-    def weight(self) -> np.ndarray:
-        return self.model.weight.detach().numpy().ravel()
-
-
-def test_elastic_averaging_is_the_recursion_of_the_paper(tiny: Tiny):
-    settings = tiny("asynchronous.elastic=0.4")  # of two workers
-    curvature, rate, share = np.array([1.0, 0.3, 2.0, 0.1]), 0.1, 0.2
-    begins = [[1.0, -2.0, 3.0, 0.5], [-1.0, 1.0, 0.0, 4.0]]
-    network = Quadratic([0.0, 0.0, 0.0, 0.0])
-    centre = ElasticAveraging(network, settings, 2)
-    workers = [Quadratic(begin) for begin in begins]
-    w, c = np.array(begins), np.zeros(4)
-    row = torch.empty(4)
-    for talk in range(12):
-        number = talk % 2  # one after the other
-        for _ in range(3):
-            with torch.no_grad():
-                weight = workers[number].model.weight
-                weight -= rate * torch.tensor(curvature, dtype=torch.float32).view(2, 2) * weight
-            w[number] = w[number] - rate * curvature * w[number]
-        row.copy_(torch.from_numpy(workers[number].weight))
-        centre.take_in(row, talk, 0.0)
-        ElasticAveraging(workers[number], settings, 2).arrive(row)
-        w[number], c = w[number] - share * (w[number] - c), c + share * (w[number] - c)
-        np.testing.assert_allclose(network.weight, c, atol=1e-6)
-        np.testing.assert_allclose(workers[number].weight, w[number], atol=1e-6)
-    assert np.abs(c).max() > 0.1
 
 
 def test_a_worker_takes_a_step_for_every_batch(tiny: Tiny, make_step: MakeStep, source: Callable[..., Any]):
