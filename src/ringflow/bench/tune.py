@@ -34,13 +34,12 @@ from typing import Any, NamedTuple
 from ringflow.base.errors import UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.output import show_table
-from ringflow.launch.frameworks import framework
 from ringflow.train.device import hardware
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.executors import Executor
 from ringflow.tune.folder import StudyFolder, StudySettings, create
 from ringflow.tune.options import Place, Plan
-from ringflow.tune.record import StudyRecord
+from ringflow.tune.record import StudyRecord, load_optuna
 from ringflow.tune.replay.campaign import HARD, assumptions, plan_campaign, sensitivity, steps_of_sensitivity
 from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.replay.engine import Setting, Speedup, speedup
@@ -96,7 +95,7 @@ def run(
     workers: int | None = None,
 ) -> dict[str, Any]:
     """Measure all. Without finished studies to compare, or a folder in which to make them (`real`), that figure is None."""
-    framework("optuna", "tune")  # which is needed in the end, after all the replays
+    load_optuna()  # which is needed in the end, after all the replays
     if real is not None:
         random, asha = run_studies(real, workers=workers)
     found = compare_with_random(random, asha) if random or asha else None

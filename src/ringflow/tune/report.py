@@ -29,12 +29,11 @@ from ringflow.base.page import PAGE_FILE
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.base.words import flat, time_in_words
 from ringflow.evaluate.plots.style import style
-from ringflow.launch.frameworks import framework
 from ringflow.tune import charts
 from ringflow.tune.best import front_of
 from ringflow.tune.charts import STATES, or_infinite
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.record import Reported, State, TrialRecord, best_of
+from ringflow.tune.record import Reported, State, TrialRecord, best_of, load_optuna
 from ringflow.tune.schedulers import one_bracket
 from ringflow.tune.space import Choice, Space, same
 
@@ -214,7 +213,7 @@ def importances(space: Space, trials: Sequence[TrialRecord]) -> dict[str, float]
 
     Stopped and diverged trials count by their place: who came further is better, and of those who came as far the lower value.
     """
-    optuna = framework("optuna", "tune")
+    optuna = load_optuna()
     told = [trial for trial in trials if trial.reports]
     if len(told) < FEWEST:
         return {}
@@ -223,23 +222,18 @@ def importances(space: Space, trials: Sequence[TrialRecord]) -> dict[str, float]
     names = {parameter.name: parameter for parameter in space.parameters}
     if len(rank) == 1:
         return dict.fromkeys(names, 0.0)
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        study = optuna.create_study()
-        study.add_trials(
-            optuna.trial.create_trial(
-                params={name: names[name].plain(value) for name, value in trial.point.items()},
-                distributions={name: names[name].distribution for name in trial.point},
-                value=float(rank[place]),
-            )
-            for trial, place in zip(told, places, strict=True)
+    study = optuna.create_study()
+    study.add_trials(
+        optuna.trial.create_trial(
+            params={name: names[name].plain(value) for name, value in trial.point.items()},
+            distributions={name: names[name].distribution for name in trial.point},
+            value=float(rank[place]),
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = {str(name): float(share) for name, share in optuna.importance.get_param_importances(study).items()}
-    finally:
-        optuna.logging.set_verbosity(level)
+        for trial, place in zip(told, places, strict=True)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {str(name): float(share) for name, share in optuna.importance.get_param_importances(study).items()}
     return {**found, **dict.fromkeys(names.keys() - found.keys(), 0.0)}
 
 
