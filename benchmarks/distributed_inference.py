@@ -29,7 +29,7 @@ from ringflow.base.provenance import package_version
 
 wait_without_spinning()  # before torch is loaded
 
-from ringflow.bench.measure import write_record  # noqa: E402
+from ringflow.bench import write_record  # noqa: E402
 from ringflow.data.manifest import Shard, make_manifest, write_manifest  # noqa: E402
 from ringflow.data.read import Dataset  # noqa: E402
 from ringflow.data.write import shard_file  # noqa: E402

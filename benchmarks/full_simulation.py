@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ringflow.bench.measure import write_record
+from ringflow.bench import write_record
 from ringflow.data.read import Dataset
 from ringflow.train.device import hardware
 

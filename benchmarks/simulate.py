@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ringflow.bench import write_record
 from ringflow.bench.events import simulate
-from ringflow.bench.measure import write_record
 
 
 def production(events: int, workers: int, detector: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ringflow.base.log import say
 from ringflow.base.provenance import package_version
-from ringflow.bench.measure import write_record
+from ringflow.bench import write_record
 from ringflow.data.read import Dataset
 from ringflow.train.device import hardware
 

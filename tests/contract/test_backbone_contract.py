@@ -202,7 +202,7 @@ def peak_of(backbone: str, num_elements: int) -> float:
     """Megabytes by which the memory of a fresh process rises when a small network sees one event."""
     code = f"""
 import torch
-from ringflow.bench.measure import peak_megabytes
+from ringflow.bench import peak_megabytes
 from ringflow.elements.batch import random_elements
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings

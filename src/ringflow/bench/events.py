@@ -19,7 +19,7 @@ import torch
 
 from ringflow.baseline.constants import load_constants
 from ringflow.baseline.rules import reconstruct_block
-from ringflow.bench.measure import growth, median_milliseconds
+from ringflow.bench import growth, median_milliseconds
 from ringflow.event.block import EventBlock
 from ringflow.recipes.simulate import simulate as produce
 from ringflow.sim.blocks import SimulatedBlocks

@@ -24,7 +24,7 @@ import torch
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
 from ringflow.base.processes import keep_freed_memory
-from ringflow.bench.measure import growth, in_fresh_process, median_milliseconds, peak_megabytes
+from ringflow.bench import growth, in_fresh_process, median_milliseconds, peak_megabytes
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import random_elements
 from ringflow.event.block import EventBlock

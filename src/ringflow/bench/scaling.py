@@ -26,7 +26,7 @@ from ringflow.base.errors import FailureError, RingflowError, UsageError
 from ringflow.base.log import say
 from ringflow.base.output import show_summary, show_table
 from ringflow.base.rundir import write_errors
-from ringflow.bench.measure import in_fresh_process
+from ringflow.bench import in_fresh_process
 from ringflow.train.settings import TrainSettings
 
 ENGINES = ("local", "ray", "spark", "mpi", "slurm")

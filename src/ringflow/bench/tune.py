@@ -40,9 +40,9 @@ from ringflow.tune.executors import Executor
 from ringflow.tune.folder import StudyFolder, StudySettings, create
 from ringflow.tune.options import Place, Plan
 from ringflow.tune.record import StudyRecord, load_optuna
+from ringflow.tune.replay import Setting, Speedup, speedup
 from ringflow.tune.replay.campaign import HARD, assumptions, plan_campaign, sensitivity, steps_of_sensitivity
 from ringflow.tune.replay.curves import recorded_curves
-from ringflow.tune.replay.engine import Setting, Speedup, speedup
 from ringflow.tune.run import drive
 from ringflow.tune.run import run as run_study
 from ringflow.tune.schedulers import GROWING

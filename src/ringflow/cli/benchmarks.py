@@ -172,7 +172,7 @@ def bench_scaling(
         overrides, preset = (preset, *overrides), "clic_small"
     from ringflow.base.log import speaks
     from ringflow.bench import scaling as timing
-    from ringflow.bench.measure import write_record
+    from ringflow.bench import write_record
     from ringflow.train.settings import TrainSettings
 
     more = [] if strategy is None else [f"compute.strategy={strategy}"]
@@ -219,7 +219,7 @@ def bench_tune(
 ) -> None:
     """Compare schedulers in replay and time the driver; with --real, compare ASHA and TPE with random search."""
     from ringflow.bench import tune as timing
-    from ringflow.bench.measure import write_record
+    from ringflow.bench import write_record
 
     result = timing.run(study=study, random=random, asha=asha_tpe, real=real, workers=workers)
     if out is not None:

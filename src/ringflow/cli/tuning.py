@@ -170,9 +170,9 @@ def replay_command(
     """
     if study is not None and "=" in str(study):  # no study: an override comes first
         overrides, study = (str(study), *overrides), None
+    from ringflow.tune.replay import Setting
     from ringflow.tune.replay.campaign import COMPARED, DEVICES, replay_study, show
     from ringflow.tune.replay.curves import recorded_curves
-    from ringflow.tune.replay.engine import Setting
 
     recorded = recorded_curves(study)
     own = () if recorded.scheduler is None else (recorded.scheduler,)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ringflow.base.errors import UsageError
+from ringflow.bench import write_record
 from ringflow.bench.events import PIONS, baseline, many_pions, simulate
-from ringflow.bench.measure import write_record
 
 
 def test_a_production_is_timed_and_the_machine_described(tmp_path: Path):

@@ -14,7 +14,6 @@ import torch
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import UsageError
-from ringflow.bench import measure
 from ringflow.bench import networks as timing
 from ringflow.data.read import Dataset
 from ringflow.infer import shipped
@@ -35,7 +34,7 @@ def made_up(work: object, backbone: str, num_elements: int) -> dict[str, Any]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No repetition, and nothing that would stay for the tests that follow."""
-    monkeypatch.setattr(measure, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("ringflow.bench._LEAST_SECONDS", 0.0)
     monkeypatch.setattr(timing, "keep_freed_memory", lambda: None)
     threads = torch.get_num_threads()
     yield
@@ -110,7 +109,7 @@ def test_the_shipped_model_is_measured_if_it_is_there(monkeypatch: pytest.Monkey
 def test_peak_memory_is_that_of_the_work():
     # In a process of its own: one that kept freed memory from earlier work would take the block from there.
     code = (
-        "import torch; from ringflow.bench.measure import peak_megabytes as peak; "
+        "import torch; from ringflow.bench import peak_megabytes as peak; "
         "print(peak(lambda: torch.ones(64 << 20, dtype=torch.uint8)), peak(lambda: None))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,6 +23,7 @@ from ringflow.train.settings import TrainSettings
 from ringflow.tune.charts import lanes_of
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.options import Place, Plan
+from ringflow.tune.replay import Allocation, Replay, Setting, speedup
 from ringflow.tune.replay.campaign import COMPARED, REFERENCE, plan_campaign, replay_study, scaling
 from ringflow.tune.replay.curves import (
     DEFAULT_HOURS,
@@ -35,7 +36,6 @@ from ringflow.tune.replay.curves import (
     recorded_curves,
     write_curves,
 )
-from ringflow.tune.replay.engine import Allocation, Replay, Setting, speedup
 from ringflow.tune.schedulers import SCHEDULERS, Ladder
 
 SHIPPED = recorded_curves(None)
