@@ -49,10 +49,8 @@ def start_workers(size: int) -> ProcessPoolExecutor:
     """Processes that make blocks: deaf to Ctrl-C, which their parent answers, and gone when it is."""
     with interrupts_held_back():
         pool = ProcessPoolExecutor(size, mp_context=get_context("spawn"), initializer=_begin_work)
-        for _ in range(
-            size
-        ):  # a process is started when work is handed in: have all of them started in here, by nothing
-            pool.submit(int)
+        for _ in range(size):
+            pool.submit(int)  # nothing: a process is started when work is handed in, and all shall be started in here
     return pool
 
 

@@ -97,7 +97,6 @@ class Trainer:
             self.state, self.tensors = found.state, found.tensors
             if not self.finished:
                 self._adapt(before)
-        self._seconds_before, self._started = self.state.seconds, time.perf_counter()
 
     def fit(self, phases: Phases = UNMEASURED) -> dict[str, Any]:
         """Train to the end; what came of it. A signal that asks for an end is answered with a checkpoint and an error."""
@@ -199,6 +198,7 @@ class Trainer:
 
                 monitor = Monitor(self.folder, self.state, self.settings.length.events, self._rules())
                 self._monitor = stack.enter_context(monitor)
+            self._started = time.perf_counter() - self.state.seconds
             self.reset_clock()
             yield
 
@@ -239,7 +239,7 @@ class Trainer:
 
     def checkpoint(self, tensors: dict[str, Tensor]) -> None:
         """Write down the state and these tensors."""
-        self.state.seconds = self._seconds_before + time.perf_counter() - self._started
+        self.state.seconds = time.perf_counter() - self._started
         if self._monitor:
             self._monitor.flush()
         written = Checkpoint(self.state, self._described, tensors)

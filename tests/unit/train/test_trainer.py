@@ -69,8 +69,10 @@ def test_the_loss_falls_and_the_best_network_is_there(tiny: Tiny, start: Start, 
     assert {"loss", "loss_jet", "rate", "gradient", "events_per_second", "padding_share"} <= set(line)
 
 
-@pytest.mark.parametrize("words", [(EVERY_STEP,), (NEVER,), (EVERY_STEP, "source.lanes=2")], ids=" ".join)
-@pytest.mark.parametrize("stop", [0, 7, 13])
+@pytest.mark.parametrize(
+    ("stop", "words"),
+    [(0, (EVERY_STEP,)), (7, (EVERY_STEP,)), (13, (NEVER,)), (13, (EVERY_STEP, "source.lanes=2"))],
+)
 def test_a_training_goes_on_as_if_it_had_not_stopped(
     tiny: Tiny, start: Start, run: Path, tmp_path: Path, stop: int, words: tuple[str, ...]
 ):
