@@ -15,7 +15,7 @@ from ringflow.train.settings import TrainSettings
 from ringflow.tune.record import TrialRecord
 from ringflow.tune.schedulers import Point
 from ringflow.tune.search import Search
-from ringflow.tune.space import Choice, Range, Space
+from ringflow.tune.space import Choice, Range, Space, with_values
 
 SETTINGS = TrainSettings.resolve("clic_small")
 #: With a condition, and with points that the settings refuse: the heads must divide the width.
@@ -62,7 +62,7 @@ class SearchContract:
         for trial in range(24):
             point = search.ask(trial, known)
             assert SPACE.holds(point)
-            assert TrainSettings.resolve("clic_small", SPACE.settings_words(point))
+            assert with_values(SETTINGS, point)
             assert all(point != other.point for other in known)
             known.append(known_trial(trial, point, value_of(point)))
 

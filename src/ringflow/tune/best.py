@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ringflow.base.config import to_toml
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import TrialRecord, best_of
+from ringflow.tune.space import with_values
 
 Vector = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def best_settings(study: Path, objective: str | None = None, trial: int | None =
         raise FailureError(_nothing(folder, trials))
     pairs = zip(objectives, chosen.values(objectives), strict=True)
     told = f": {', '.join(f'{name} {value:.5g}' for name, value in pairs)} after {chosen.resource:,} events"
-    settings = TrainSettings.resolve(folder.settings_file, folder.space.settings_words(chosen.point))
+    settings = with_values(folder.training, chosen.point)
     origin = f"# trial {chosen.number} of {folder.path.absolute().name}"
     return f"{origin}{told if chosen.reports else ', which has no value'}\n{to_toml(settings)}"
 

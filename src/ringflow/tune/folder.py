@@ -85,7 +85,7 @@ class StudyFolder:
     @cached_property
     def training(self) -> TrainSettings:
         """What trials train, before the space changes it."""
-        return TrainSettings.resolve(self.settings_file, complete=False)
+        return TrainSettings.resolve(self.path / SETTINGS_FILE, complete=False)
 
     @cached_property
     def space(self) -> Space:
@@ -100,11 +100,6 @@ class StudyFolder:
         except (OSError, ValueError):
             raise InputFileError(f"{self.path / ORIGIN_FILE} is missing or damaged; put a copy of it back") from None
         return found
-
-    @property
-    def settings_file(self) -> Path:
-        """File of the settings of a training."""
-        return self.path / SETTINGS_FILE
 
     @property
     def ladder(self) -> Ladder:

@@ -21,6 +21,7 @@ from ringflow.tune.objective import extras_of
 from ringflow.tune.options import Place
 from ringflow.tune.record import StudyRecord, TrialRecord
 from ringflow.tune.schedulers import GROWING, one_bracket
+from ringflow.tune.space import with_values
 from ringflow.tune.study import Study
 from ringflow.tune.table import LiveTable
 from ringflow.tune.worker import Order, work_folder
@@ -174,10 +175,9 @@ def trial_settings(folder: StudyFolder, trial: TrialRecord) -> TrainSettings:
     Each process keeps the size of its batches, so that the step grows with their number; a scheduler that lets trials grow has
     the rate follow by the square root, as it suits AdamW and LAMB, unless the settings name a rule.
     """
-    base, study = folder.training, folder.settings
-    words = [*folder.space.settings_words(trial.point), f"source.lanes={trial.workers}", "length.patience=0"]
-    if study.scheduler in GROWING and base.optimizer.rule == "none":
-        point = TrainSettings.resolve(folder.settings_file, words)
-        first = study.workers_per_trial * point.compute.batch_elements
-        words += ["optimizer.rule=sqrt", f"optimizer.rule_elements={first}"]
-    return TrainSettings.resolve(folder.settings_file, words)
+    study = folder.settings
+    settings = with_values(folder.training, {**trial.point, "source.lanes": trial.workers, "length.patience": 0})
+    if study.scheduler in GROWING and folder.training.optimizer.rule == "none":
+        first = study.workers_per_trial * settings.compute.batch_elements
+        settings = with_values(settings, {"optimizer.rule": "sqrt", "optimizer.rule_elements": first})
+    return settings

@@ -2,7 +2,7 @@
 
     space = read_space(Path("space.toml"))
     point = next(space.grid(3))                                # {"optimizer.rate": 0.0001, "model.backbone": "graph", ...}
-    TrainSettings.resolve("clic_small", space.settings_words(point))
+    with_values(TrainSettings.resolve("clic_small"), point)
 
 A point holds the parameters that are active: one with a condition is left out where the condition does not hold. Every
 parameter of a `space.toml` is checked against the settings before anything is tried; then it is a distribution of Optuna:
@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pydantic
 from pydantic.dataclasses import dataclass
 
-from ringflow.base.config import Settings, explained, override, toml_value
+from ringflow.base.config import S, Settings, explained, toml_value
 from ringflow.base.errors import SettingsError
 from ringflow.base.words import flat
 from ringflow.tune.schedulers import Point
@@ -281,10 +281,6 @@ class Space:
             "distributions": {name: self.distributions[name] for name in point},
         }
 
-    def settings_words(self, point: Point) -> list[str]:
-        """A point as words of a command line: `optimizer.rate=0.0012`."""
-        return [override(name, value) for name, value in point.items()]
-
     def feasible(self, point: Point, settings: Settings) -> str | None:
         """Why these settings refuse a point, for example a width that the heads do not divide; None if they take it."""
         problems = _refusals(type(settings), settings.model_dump(mode="json", exclude_none=True), point)
@@ -305,17 +301,26 @@ def _spread(
             yield point
 
 
-def _refusals(model: type[Settings], data: dict[str, Any], point: Point) -> list[Mapping[str, Any]]:
-    """What the settings have against a point put into the data, as pydantic tells it. The data changes."""
+def with_values(settings: S, point: Point) -> S:
+    """Settings in which some have other values."""
+    return _validated(type(settings), settings.model_dump(mode="json", exclude_none=True), point)
+
+
+def _validated(model: type[S], data: dict[str, Any], point: Point) -> S:
+    """As `Settings.resolve` does, but without writing TOML and reading it: a search asks this for many points."""
     for name, value in point.items():
         *sections, last = name.split(".")
         inner = data
         for section in sections:
             inner = inner.setdefault(section, {})
         inner[last] = value
+    return model.model_validate_json(json.dumps(data), strict=True)
+
+
+def _refusals(model: type[Settings], data: dict[str, Any], point: Point) -> list[Mapping[str, Any]]:
+    """What the settings have against a point put into the data, as pydantic tells it."""
     try:
-        # As `Settings.resolve` does, but without writing TOML and reading it: a search asks this for many points.
-        model.model_validate_json(json.dumps(data), strict=True)
+        _validated(model, data, point)
     except pydantic.ValidationError as error:
         return [dict(problem) for problem in error.errors(include_url=False, include_context=False)]
     return []

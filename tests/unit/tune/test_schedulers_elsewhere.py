@@ -1,18 +1,14 @@
 """The same rules in other packages: the same reports, told in the same order, and what they decide.
 
-Optuna's `SuccessiveHalvingPruner` has the rule of `asha`. Ray Tune's ASHA lets a trial go on if it is not worse than a
-percentile of the others, itself left out, with interpolation: never stricter than ours, and the same where both fall together.
+Optuna's `SuccessiveHalvingPruner` has the rule of `asha`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -63,21 +59,6 @@ def test_optuna_decides_the_same_on_every_report(ladder: Ladder, seed: int) -> N
     assert min(decisions.values()) > 10
 
 
-def test_where_optuna_differs_values_that_are_no_numbers() -> None:
-    """Optuna stops a NaN as well but forgets it, so that its rungs are smaller; an infinite value may go on there."""
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2))
-    ours = Asha(Ladder(1, 64, 2).rungs, 2)
-    told = []
-    for trial, value in enumerate([math.inf, 1.0, math.nan, 2.0]):
-        ours.add(trial)
-        other = study.ask()
-        other.report(value, 1)
-        told.append((ours.report(Report(trial, 1, value)).verdict, "stop" if other.should_prune() else "continue"))
-    assert told == [("stop", "continue"), ("continue", "continue"), ("stop", "stop"), ("continue", "stop")]
-
-
 def test_optuna_has_the_same_brackets() -> None:
     """How many trials begin in which bracket. Within a bracket it halves asynchronously: another rule than Hyperband's."""
     optuna = pytest.importorskip("optuna")
@@ -89,37 +70,3 @@ def test_optuna_has_the_same_brackets() -> None:
         trial.should_prune()
         ours = Hyperband(Ladder(least, most, eta).from_the_end, eta)
         assert pruner._trial_allocation_budgets == [ours.bracket_trials(i) for i in range(pruner._n_brackets)]
-
-
-def ray_asha(ladder: Ladder) -> Any:
-    schedulers = pytest.importorskip("ray.tune.schedulers")
-    return schedulers.ASHAScheduler(
-        time_attr="events", metric="loss", mode="min", max_t=ladder.most, grace_period=ladder.least,
-        reduction_factor=ladder.eta,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("eta", "differences"), [(2, 0.1), (4, 0.2)])
-def test_ray_goes_on_with_all_that_we_go_on_with(eta: int, differences: float) -> None:
-    ladder = Ladder(10, 10 * eta**3, eta)
-    ours, theirs = Asha(ladder.rungs, ladder.eta), ray_asha(ladder)
-    stubs = [SimpleNamespace(trial_id=str(trial)) for trial in range(200)]
-    for trial, stub in enumerate(stubs):
-        ours.add(trial)
-        theirs.on_trial_add(None, stub)
-    came, different, total = dict.fromkeys(ladder.rungs, 0), 0, 0
-
-    def told(trial: int, resource: int, value: float) -> str:
-        nonlocal different, total
-        verdict = ours.report(Report(trial, resource, value)).verdict
-        other = theirs.on_trial_result(None, stubs[trial], {"events": resource, "loss": value})
-        came[resource] += 1
-        total += 1
-        assert verdict == "stop" or other == "CONTINUE"
-        if verdict == "stop" and other == "CONTINUE":
-            different += 1
-            assert not (eta == 2 and came[resource] % 2 == 0), "one half of an even number: no interpolation"
-        return verdict
-
-    tell(ladder, 7, len(stubs), told)
-    assert 0 < different < differences * total

@@ -14,7 +14,7 @@ import ringflow.tune.space as space_module
 from ringflow.base.config import preset_names
 from ringflow.base.errors import SettingsError
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.space import Choice, Parameter, Range, Space, parse_space, read_space, space_path
+from ringflow.tune.space import Choice, Parameter, Range, Space, parse_space, read_space, space_path, with_values
 
 RATE = Range("optimizer.rate", 1e-4, 1e-2, log=True)
 LAYERS = Range("model.layers", 2, 6, whole=True)
@@ -63,7 +63,7 @@ def test_a_grid_multiplies_only_what_is_active() -> None:
     points = list(SPACE.grid(3))
     assert len(points) == 3 * 3 * (1 + 3 + 3)
     assert all(SPACE.holds(point) for point in points)
-    assert len({tuple(SPACE.settings_words(point)) for point in points}) == len(points)
+    assert len({tuple(point.items()) for point in points}) == len(points)
     assert {point["model.layers"] for point in points} == {2, 4, 6}
     space = Space([LAYERS, BACKBONE, FEATURES])
     assert space.size == 5 * 3 * 4
@@ -96,7 +96,7 @@ def test_a_point_becomes_the_settings_of_a_training() -> None:
     point = {"optimizer.rate": 1e-3, "model.backbone": "graph", "model.graph.bin_size": 90, "profile": True}
     point["optimizer.betas"] = [0.9, 0.999]
     assert space.holds(point)
-    settings = TrainSettings.resolve("clic_small", space.settings_words(point))
+    settings = with_values(TrainSettings.resolve("clic_small"), point)
     assert (settings.optimizer.rate, settings.model.backbone, settings.model.graph.bin_size) == (1e-3, "graph", 90)
     assert (settings.optimizer.betas, settings.profile) == ((0.9, 0.999), True)
 

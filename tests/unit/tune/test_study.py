@@ -50,17 +50,13 @@ def test_every_scheduler_decides_about_all_trials(tmp_path: Path, scheduler: str
     assert (shown == 12 * EVENTS) == (scheduler == "none")
 
 
-def test_first_trial_has_the_settings_as_they_are(tmp_path: Path) -> None:
-    folder = make_study(tmp_path, "model.layers=4")
-    first = drive_to_end(folder).trials[0]
+def test_first_trial_has_the_settings_as_they_are_if_they_lie_in_the_space(tmp_path: Path) -> None:
+    first = drive_to_end(make_study(tmp_path, "model.layers=4")).trials[0]
     assert first.point == {"optimizer.rate": 0.002, "model.layers": 4}
     other = make_study(tmp_path, "model.layers=4", name="other", default_first=False)
     assert drive_to_end(other).trials[0].point != first.point
-
-
-def test_settings_outside_of_the_space_are_not_tried(tmp_path: Path) -> None:
-    folder = make_study(tmp_path, "model.layers=9")
-    assert all(trial.point["model.layers"] != 9 for trial in drive_to_end(folder).trials)
+    outside = make_study(tmp_path, "model.layers=9", name="outside")
+    assert all(trial.point["model.layers"] != 9 for trial in drive_to_end(outside).trials)
 
 
 @pytest.mark.parametrize("search", ["random", "evolution", "tpe", "gp"])
@@ -116,28 +112,26 @@ def once(trial: int, trouble: Trouble, times: int = 1) -> Callable[[Order], tupl
     return mishap
 
 
-@pytest.mark.parametrize(("trouble", "times"), [("lost", 2), ("failed", 2), ("interrupted", 9)])
-def test_a_trial_that_was_lost_is_started_again(tmp_path: Path, trouble: Trouble, times: int) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "times", "starts", "failures", "state"),
+    [
+        ("lost", 2, 3, 2, "complete"),
+        ("failed", 2, 3, 2, "complete"),
+        ("interrupted", 9, 10, 0, "complete"),
+        ("failed", 3, 3, 3, "failed"),  # too often
+        ("refused", 9, 1, 1, "failed"),  # it would be refused again
+    ],
+)
+def test_a_trial_that_was_lost_is_started_again(
+    tmp_path: Path, trouble: Trouble, times: int, starts: int, failures: int, state: str
+) -> None:
     executor = MadeUpExecutor(mishap=once(2, trouble, times))
-    record = drive_to_end(make_study(tmp_path, retries=2), executor)
-    assert record.trials[2].over
-    assert record.trials[2].reports
-    assert len([order for order in executor.started if order.trial == 2]) == times + 1
-    assert record.trials[2].failures == (0 if trouble == "interrupted" else times)
-
-
-def test_a_trial_that_fails_too_often_is_given_up(tmp_path: Path) -> None:
-    record = drive_to_end(make_study(tmp_path, retries=2), MadeUpExecutor(mishap=once(3, "failed", 3)))
-    assert record.trials[3].state == "failed"
-    assert record.trials[3].reason == "something happened"
-    assert len(record.trials) == 8
-    assert all(trial.state != "failed" for trial in record.trials if trial.number != 3)
-
-
-def test_refused_settings_are_not_tried_again(tmp_path: Path) -> None:
-    executor = MadeUpExecutor(mishap=once(3, "refused", 9))
-    assert drive_to_end(make_study(tmp_path, retries=5), executor).trials[3].state == "failed"
-    assert len([order for order in executor.started if order.trial == 3]) == 1
+    record = drive_to_end(make_study(tmp_path, retries=2, scheduler="none"), executor)
+    trial = record.trials[2]
+    assert (trial.state, trial.failures) == (state, failures)
+    assert len([order for order in executor.started if order.trial == 2]) == starts
+    assert trial.reason == ("something happened" if failures else "")
+    assert [other.state for other in record.trials if other is not trial] == ["complete"] * 7
 
 
 def test_a_diverged_trial_stops_and_counts_as_the_worst(tmp_path: Path) -> None:
@@ -161,20 +155,19 @@ def test_a_full_disk_ends_the_study_and_nothing_is_lost(tmp_path: Path) -> None:
     assert all(trial.failures == 0 for trial in record.trials)
 
 
-def test_a_study_of_which_nothing_works_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(FailureError, match="the first 3 trials failed, the last with: no such data"):
-        drive_to_end(make_study(tmp_path), MadeUpExecutor(mishap=lambda order: ("refused", "no such data")))
-
-
-def test_a_trial_that_never_fits_is_an_error(tmp_path: Path) -> None:
-    folder = make_study(tmp_path, workers_per_trial=4, most_workers=4)
-    with pytest.raises(UsageError, match="4 processes never fit"):
-        drive_to_end(folder, MadeUpExecutor(places=2))
-
-
-def test_unknown_objective_names_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no figure 'los'.*loss"):
-        drive_to_end(make_study(tmp_path, objectives=["los"]))
+@pytest.mark.parametrize(
+    ("settings", "mishap", "error", "said"),
+    [
+        ({}, ("refused", "no such data"), FailureError, "the first 3 trials failed, the last with: no such data"),
+        ({"workers_per_trial": 4, "most_workers": 4}, None, UsageError, "4 processes never fit"),
+        ({"objectives": ["los"]}, None, UsageError, r"no figure 'los'.*loss"),
+    ],
+)
+def test_a_study_that_cannot_go_on(
+    tmp_path: Path, settings: dict[str, object], mishap: tuple[Trouble, str] | None, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        drive_to_end(make_study(tmp_path, **settings), MadeUpExecutor(mishap=lambda order: mishap))
 
 
 def test_trials_grow_with_rasda_and_their_rate_with_them(tmp_path: Path) -> None:

@@ -62,15 +62,9 @@ def test_the_table_tells_how_things_stand(record: StudyRecord) -> None:
         "1", "1,000 / 4,000", "3.5", "4", "56 s", "rate=0.001 backbone=graph",
     ]  # fmt: skip
     assert next(line for line in shown.splitlines() if "0 / 1,000" in line).count("–") == 1
-
-
-def test_a_narrow_terminal_keeps_the_figures(record: StudyRecord) -> None:
-    shown = drawn(record, width=70)
-    assert "1,000 / 4,000" in shown
-    assert max(map(len, shown.splitlines())) <= 70
-
-
-def test_nothing_yet_is_no_error() -> None:
+    narrow = drawn(record, width=70)
+    assert "1,000 / 4,000" in narrow
+    assert max(map(len, narrow.splitlines())) <= 70
     assert "0 of 8 trials done" in drawn(StudyRecord(1000))
 
 
