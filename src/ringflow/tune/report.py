@@ -28,7 +28,7 @@ from ringflow.base.output import word
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.base.words import flat, time_in_words
-from ringflow.evaluate.plots.style import style
+from ringflow.evaluate.plots.style import STYLE
 from ringflow.tune import charts
 from ringflow.tune.best import front_of
 from ringflow.tune.charts import STATES, or_infinite
@@ -242,7 +242,7 @@ def write_report(study: Path, out: Path | None = None) -> Path:
     view = StudyView(StudyFolder(study))
     page = prepare(out or study / REPORT_FOLDER, marks=(PAGE_FILE,)) / PAGE_FILE
     script = (_OWN / "study.js").read_text(encoding="utf-8")
-    with matplotlib.rc_context(style()):
+    with matplotlib.rc_context(STYLE):
         text = pages.render(
             _OWN / "study.html.j2",
             charts=charts,

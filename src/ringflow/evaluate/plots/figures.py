@@ -262,8 +262,7 @@ def draw_steps(axes: Axes, edges: Floats, binned: Mapping[str, Binned]) -> None:
         say_empty(axes)
     scaling = [part for name, part in filled.items() if name != "target"] or list(filled.values())
     top = max((float(part.counts.max()) / part.total for part in scaling), default=0.0)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0.0, 1.12 * top if top > 0 else 1.0)
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(0.0, 1.12 * top if top > 0 else 1.0))
 
 
 def common_bins(histograms: Book, span: Book | None = None) -> tuple[Floats, dict[str, Binned]]:
@@ -336,8 +335,7 @@ def confusion(histogram: Histogram) -> Figure:
     rows = [f"{name}\n({int(n):,})" for name, n in zip(["fake", *names], sums[:, 0], strict=True)]
     axes.set_xticks(range(len(rows)), ["missed", *names], fontsize=10.5)
     axes.set_yticks(range(len(rows)), rows, fontsize=10.5)
-    axes.set_xlabel("reconstructed class")
-    axes.set_ylabel("true class (entries)")
+    axes.set(xlabel="reconstructed class", ylabel="true class (entries)")
     axes.tick_params(which="both", length=0)
     axes.minorticks_off()
     axes.grid(visible=False)
@@ -364,8 +362,7 @@ def multiplicity(histograms: Book) -> Figure:
     axes.axhline(0.0, **_GUIDE)
     axes.set_xticks(range(len(labels)), [CLASS_NAMES[label].replace(" ", "\n") for label in labels])
     axes.tick_params(axis="x", which="minor", bottom=False, top=False)
-    axes.set_xlim(-0.5, len(labels) - 0.5)
-    axes.set_ylabel("particles per event, reconstructed − true")
+    axes.set(xlim=(-0.5, len(labels) - 0.5), ylabel="particles per event, reconstructed − true")
     legend(axes, chosen, points=True)
     return figure
 
@@ -403,11 +400,8 @@ def event_display(event: EventBlock, candidates: Collection, title: str) -> Figu
     for label, (color, marker) in list(enumerate(CLASS_MARKS))[1:]:
         if len(some := found.select(found.label == label)):
             scatter(marker, CLASS_NAMES[label], some.eta, some.phi, _area(some.energy, 1.0), color, color, 0)
-    axes.set_xlim(-_ETA_RANGE, _ETA_RANGE)
-    axes.set_ylim(-np.pi, np.pi)
+    axes.set(xlim=(-_ETA_RANGE, _ETA_RANGE), ylim=(-np.pi, np.pi), xlabel=r"$\eta$", ylabel=r"$\phi$ [rad]")
     axes.set_yticks([-np.pi, -np.pi / 2, 0, np.pi / 2, np.pi], [r"$-\pi$", r"$-\pi/2$", "0", r"$\pi/2$", r"$\pi$"])
-    axes.set_xlabel(r"$\eta$")
-    axes.set_ylabel(r"$\phi$ [rad]")
     axes.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, columnspacing=1.0, handletextpad=0.2,
         fontsize=10, title=plain(title), alignment="left",

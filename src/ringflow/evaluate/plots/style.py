@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -19,8 +18,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from PIL import Image
 
 from ringflow.base.rundir import write_atomic
-
-P = ParamSpec("P")
 
 #: Whom ratio panels compare with, in order of preference.
 REFERENCES = ("baseline", "perfect", "target")
@@ -60,46 +57,10 @@ CLASS_MARKS = (
     ("#D55E00", "v"),
 )
 
-_RC: dict[str, Any] = {
-    "figure.dpi": 192,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "font.size": 12,
-    "axes.labelsize": 13,
-    "axes.titlesize": 13,
-    "axes.linewidth": 0.9,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.formatter.limits": (-3, 5),
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.7,
-    "xtick.direction": "in",
-    "ytick.direction": "in",
-    "legend.frameon": False,
-    "legend.fontsize": 11,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-    "errorbar.capsize": 0,
-    # The same figure gives the same bytes, and letters are drawn where the page has no such font.
-    "svg.hashsalt": "ringflow",
-    "svg.fonttype": "path",
-}
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Let a drawing function work in this style and leave that of the caller alone."""
-
-    @wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib.rc_context(style()):
-            return draw(*args, **kwargs)
-
-    return drawn
-
-
-def style() -> Any:
-    """The matplotlib settings in force while a figure is drawn or written."""
-    return dict(_RC)
+#: The matplotlib settings in force while a figure is drawn or written.
+STYLE = matplotlib.rc_params_from_file(Path(__file__).with_name("ringflow.mplstyle"), use_default_template=False)
+#: Lets a drawing function work in this style and leaves that of the caller alone.
+styled = matplotlib.rc_context(STYLE)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -140,22 +101,12 @@ def panels(heights: list[float], *, top: float, left: float = 0.95) -> tuple[Fig
     width, bottom, right, gap = 6.4, 0.66, 0.16, 0.1
     total = sum(heights) + top + bottom + gap * (len(heights) - 1)
     figure = Figure(figsize=(width, total))
-    axes = figure.subplots(
-        len(heights),
-        1,
-        sharex=True,
-        squeeze=False,
-        height_ratios=heights,
-        gridspec_kw={
-            "left": left / width,
-            "right": 1 - right / width,
-            "bottom": bottom / total,
-            "top": 1 - top / total,
-            "hspace": gap * len(heights) / sum(heights),
-        },
-    )[:, 0]
-    figure.align_ylabels(list(axes))
-    return figure, list(axes)
+    place = {"left": left / width, "right": 1 - right / width, "bottom": bottom / total, "top": 1 - top / total}
+    place["hspace"] = gap * len(heights) / sum(heights)
+    rows = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights, gridspec_kw=place)
+    axes = list(rows[:, 0])
+    figure.align_ylabels(axes)
+    return figure, axes
 
 
 def legend(axes: Axes, chosen: Mapping[str, Look], notes: Mapping[str, str] | None = None, *, points: bool) -> None:
@@ -165,19 +116,10 @@ def legend(axes: Axes, chosen: Mapping[str, Look], notes: Mapping[str, str] | No
         for look in chosen.values()
     ]
     labels = [f"{look.name}\n{notes[name]}" if notes else look.name for name, look in chosen.items()]
-    axes.legend(
-        handles,
-        labels,
-        loc="lower left",
-        bbox_to_anchor=(-0.01, 1.0),
-        ncols=legend_columns(chosen, notes=notes is not None),
-        borderaxespad=0.15,
-        columnspacing=1.1 if notes is None else 0.7,
-        handlelength=2.0,
-        handletextpad=0.5,
-        labelspacing=0.35,
-        fontsize=10.5 if notes is None else 8.8,
-    )
+    spaces = {"borderaxespad": 0.15, "handlelength": 2.0, "handletextpad": 0.5, "labelspacing": 0.35}
+    spaces |= {"columnspacing": 1.1, "fontsize": 10.5} if notes is None else {"columnspacing": 0.7, "fontsize": 8.8}
+    columns = legend_columns(chosen, notes=notes is not None)
+    axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, **spaces)
 
 
 def legend_columns(chosen: Mapping[str, Look], *, notes: bool) -> int:
@@ -228,11 +170,11 @@ _PALETTE = 96
 _LARGEST_SVG = 200_000
 
 
+@styled
 def png(figure: Figure) -> bytes:
     """The figure as a PNG with a palette; the same figure gives the same bytes."""
     canvas = FigureCanvasAgg(figure)
-    with matplotlib.rc_context(style()):
-        canvas.draw()  # type: ignore[no-untyped-call]
+    canvas.draw()  # type: ignore[no-untyped-call]
     pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
     image = Image.fromarray(pixels).convert("RGB")
     small = image.quantize(_PALETTE, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
@@ -241,11 +183,11 @@ def png(figure: Figure) -> bytes:
     return packed.getvalue()
 
 
+@styled
 def svg(figure: Figure) -> bytes:
     """The figure as an SVG without a date in it."""
     drawn = io.BytesIO()
-    with matplotlib.rc_context(style()):
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()
 
 
