@@ -37,31 +37,13 @@ _POINT_TYPES = ("Point", "CircularPoint", "Box")
 _COLOURS = ("#999999", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#7C6A9C", "#B59E6A")
 _SYSTEM_COLOURS = {"ecal": "#E69F00", "hcal": "#0072B2", "yoke": "#CC79A7"}
 #: Columns of scenes by what Phoenix calls them; after these, what it does not know: decorations under their own names.
-_TRACK = {
-    "pt": "pT",
-    "eta": "eta",
-    "phi": "phi",
-    "charge": "charge",
-    "d0": "d0",
-    "z0": "z0",
-    "chi2": "chi2",
-    "ndf": "dof",
-}
-_TRACK |= {"num_hits": "num_hits"}
+_SAME = ("eta", "phi", "charge", "d0", "z0", "chi2", "num_hits")
+_TRACK = {"pt": "pT", "ndf": "dof", **{name: name for name in _SAME}}
 _JET = {"pt": "pT", "eta": "eta", "phi": "phi", "energy": "energy"}
 _CANDIDATE = {"pt": "pT", "eta": "eta", "phi": "phi", "charge": "charge"}
 _CLUSTER = ("energy", "eta", "phi", "z")
 #: Decorations, and what they are where a file has none.
-_CANDIDATE_MORE = {
-    "label": 0,
-    "energy": None,
-    "px": None,
-    "py": None,
-    "pz": None,
-    "track": -1,
-    "cluster": -1,
-    "match": -1,
-}
+_CANDIDATE_MORE = {"label": 0, "track": -1, "cluster": -1, "match": -1, **dict.fromkeys(("px", "py", "pz", "energy"))}
 _CLUSTER_MORE = {"x": -1, "y": -1, "num_hits": 0, "subsystem": 0, "particle": -1}
 _HIT_MORE = {"energy": 1.0, "cluster": -1, "particle": -1}
 #: Parts of a scene that Phoenix has no place for.
@@ -240,6 +222,9 @@ def _scene(key: str, event: Columns, index: int) -> Record:
     # A file of tracks alone shows them; one without any has nothing but its clusters and hits.
     shown = {name: found for name, found in tracks.items() if name != MEASURED} or tracks or {CLUSTERS: []}
     nobody = [-1] * len(hit_columns["x"])
+    measured = tracks.get(MEASURED, [])
+    there = {column: name for column, name in _TRACK.items() if not measured or any(name in one for one in measured)}
+    deposits = [one for part in clusters.values() for one in part]
     # Older files keep less.
     otherwise = {"classes": list(PARTICLE_CLASSES), "particles": {}, "links": [], "graph": [], "calorimeter": "cluster"}
     return {
@@ -248,8 +233,16 @@ def _scene(key: str, event: Columns, index: int) -> Record:
         "event": {**about, **kept.get("event", {}), "index": index},
         "detector": kept.get("detector") or asdict(outline("")),
         "subsystems": subsystems,
-        "tracks": _read_tracks(tracks.get(MEASURED, [])),
-        "clusters": _read_clusters([one for part in clusters.values() for one in part]),
+        "tracks": {
+            **{column: _given(measured, name, None) for column, name in there.items()},
+            "particle": _given(measured, "particle"),
+            "lines": [_line(one) for one in measured],
+        },
+        "clusters": {
+            **{name: _given(deposits, name, default) for name, default in _CLUSTER_MORE.items()},
+            **{name: [float(one[name]) for one in deposits] for name in ("energy", "eta", "phi")},
+            **{name: [_place(one)[axis] for one in deposits] for axis, name in enumerate("xyz")},
+        },
         "hits": hit_columns,
         "reconstructions": [
             _read_reconstruction(name, found, jets.get(name, []), owners.get(name, nobody))
@@ -271,23 +264,6 @@ def _line(track: Columns) -> list[float]:
     places = track.get("pos") or []
     flat = [float(value) for point in places for value in (point if isinstance(point, list) else [point])]
     return flat[: len(flat) // 3 * 3]
-
-
-def _read_tracks(objects: list[Record]) -> Record:
-    made: Record = {
-        column: _given(objects, name, None)
-        for column, name in _TRACK.items()
-        if not objects or any(name in one for one in objects)
-    }
-    return {**made, "particle": _given(objects, "particle"), "lines": [_line(one) for one in objects]}
-
-
-def _read_clusters(objects: list[Record]) -> Record:
-    made: Record = {name: [float(one[name]) for one in objects] for name in ("energy", "eta", "phi")}
-    places = [_place(one) for one in objects]
-    made |= {name: [place[axis] for place in places] for axis, name in enumerate("xyz")}
-    decorations = {name: _given(objects, name, default) for name, default in _CLUSTER_MORE.items()}
-    return {**decorations, **made}
 
 
 def _place(cluster: Columns) -> tuple[float, float, float]:
@@ -355,15 +331,10 @@ def _read_candidate(track: Columns) -> Record:
         pt = float(track["mom"]) / math.cosh(eta)
     elif parameters and parameters[4]:
         pt = abs(1.0 / float(parameters[4])) / math.cosh(eta)
-    momentum = {
-        "px": pt * math.cos(phi),
-        "py": pt * math.sin(phi),
-        "pz": pt * math.sinh(eta),
-        "energy": pt * math.cosh(eta),
-    }
+    momentum = (pt * math.cos(phi), pt * math.sin(phi), pt * math.sinh(eta), pt * math.cosh(eta))
     return {
         **_CANDIDATE_MORE,
-        **momentum,
+        **dict(zip(("px", "py", "pz", "energy"), momentum, strict=True)),
         **{name: track[name] for name in _CANDIDATE_MORE if name in track},
         "charge": track.get("charge", int(math.copysign(1, parameters[4])) if parameters else 1),
         "pt": pt,
