@@ -28,7 +28,7 @@ A scene is a dict of columns (lists with one entry per object; -1 points nowhere
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -343,24 +343,22 @@ def outline(detector: str, field: float | None = None) -> Outline:
         geometry = load_detector(detector)
     except UsageError:
         radius, z = _USUAL_FACE
-        return Outline(detector, field or 0.0, radius, z, [_cylinder("tracker", radius, radius, -z, z)])
-    parts = [_cylinder("tracker", r, r, -z, z) for r, z, _, shown in geometry.tracker.barrel if shown]
-    parts += [_cylinder("tracker", row[1], row[2], row[0], row[0], mirrored=True) for row in geometry.tracker.disks]
+        return Outline(detector, field or 0.0, radius, z, _cylinders([("tracker", radius, radius, -z, z, False)]))
+    parts = [("tracker", r, r, -z, z, False) for r, z, _, shown in geometry.tracker.barrel if shown]
+    parts += [("tracker", row[1], row[2], row[0], row[0], True) for row in geometry.tracker.disks]
     for system in ("ecal", "hcal", "yoke"):
         shape: CalorimeterGeometry = getattr(geometry, system)
         inner, z, cap = shape.barrel.inner, shape.barrel.half_length, shape.endcap
-        parts.append(_cylinder(system, inner, inner + shape.depth, -z, z))
-        parts.append(_cylinder(system, cap.r_min, cap.r_max, cap.inner, cap.inner + shape.depth, mirrored=True))
+        parts.append((system, inner, inner + shape.depth, -z, z, False))
+        parts.append((system, cap.r_min, cap.r_max, cap.inner, cap.inner + shape.depth, True))
     coil, z = geometry.coil.barrel, geometry.hcal.barrel.half_length
-    parts.append(_cylinder("coil", coil.inner, coil.outer, -z, z))
-    return Outline(detector, field or geometry.field, geometry.face_radius, geometry.face_z, parts)
+    parts.append(("coil", coil.inner, coil.outer, -z, z, False))
+    return Outline(detector, field or geometry.field, geometry.face_radius, geometry.face_z, _cylinders(parts))
 
 
-def _cylinder(
-    system: str, r_min: float, r_max: float, z_min: float, z_max: float, *, mirrored: bool = False
-) -> dict[str, Any]:
-    """A hollow cylinder; `both_ends` asks for its mirror image at negative z too."""
-    return {"system": system, "r_min": r_min, "r_max": r_max, "z_min": z_min, "z_max": z_max, "both_ends": mirrored}
+def _cylinders(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Hollow cylinders; `both_ends` asks for the mirror image at negative z too."""
+    return [dict(zip(("system", "r_min", "r_max", "z_min", "z_max", "both_ends"), row, strict=True)) for row in rows]
 
 
 def helices(start: Floats, momentum: Floats, charge: Floats, outline: Outline) -> list[Floats]:
@@ -380,11 +378,8 @@ def helices(start: Floats, momentum: Floats, charge: Floats, outline: Outline) -
     steps = torch.linspace(0.0, 1.0, _PIECES + 1, dtype=torch.float64)[:, None] * path[None, :]
     points = torch.stack(helix.position(steps), dim=2).numpy()  # [point, particle, (x, y, z)]
     turned = (helix.turn.abs() * path).numpy()
-    return [points[:: _stride(turned[row]), row] for row in range(len(start))]
-
-
-def _stride(turned: float) -> int:
-    return next((stride for stride in _STRIDES if turned * stride / _PIECES <= _TURN_PER_PIECE), 1)
+    fine = [[stride for stride in _STRIDES if turn * stride / _PIECES <= _TURN_PER_PIECE] for turn in turned]
+    return [points[:: strides[0] if strides else 1, row] for row, strides in enumerate(fine)]
 
 
 def perigee(d0: Floats, z0: Floats, phi: Floats) -> Floats:
