@@ -2,7 +2,7 @@
 
     write_hparams(Path("studies/clic_small"))          # then: tensorboard --logdir studies/clic_small
 
-`tensorboard/0007/` holds a small file per trial; all are written again when something has happened since. Needs no TensorBoard.
+`tensorboard/0007/` holds a small file per trial; what was there before is written again. Needs no TensorBoard.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ def write_hparams(study: Path) -> Path:
     from tensorboardX.summary import hparams
 
     folder, board = StudyFolder(study), study / BOARD_FOLDER
-    written = next(board.glob("events*"), None)
-    if written and folder.journal.exists() and written.stat().st_mtime_ns > folder.journal.stat().st_mtime_ns:
-        return study
     objectives, finite = folder.settings.objectives, math.isfinite
     tags = {f"tune/{name}": 0.0 for name in (*objectives, "events")}
     trials = folder.record().trials
@@ -47,7 +44,7 @@ def write_hparams(study: Path) -> Path:
                         writer.add_scalar(f"tune/{name}", value, report.resource, walltime=report.time)
                 if trial.state in ("complete", "stopped"):
                     writer.file_writer.add_summary(end, walltime=trial.ended)
-        # Which settings vary, and what is made small; last: it tells that all are there.
+        # Which settings vary, and what is made small.
         varied = {p.name: _plain(p.options[0] if isinstance(p, Choice) else p.low) for p in folder.space.parameters}
         with SummaryWriter(str(board)) as writer:
             writer.file_writer.add_summary(hparams(varied, tags)[0])

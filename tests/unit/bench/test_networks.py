@@ -63,6 +63,7 @@ def weights(tmp_path: Path, small_model: Callable[..., Any]) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_a_row_of_its_own_process(command: Callable[..., Any]):
     done = command("bench", "model", "--backbones", "mlp", "--elements", "20000", "--json")
     assert done.code == 0

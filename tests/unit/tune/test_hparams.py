@@ -13,7 +13,6 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from fixtures.synthetic_study import make_study
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.hparams import write_hparams
-from ringflow.tune.record import Journal
 
 
 def events(folder: Path) -> list[Any]:
@@ -55,24 +54,13 @@ def test_the_settings_and_the_values_of_every_trial_are_there(tmp_path: Path) ->
     assert [info.name.tag for info in experiment.metric_infos] == ["tune/loss", "tune/jets", "tune/events"]
 
 
-def test_it_is_written_again_when_something_happened(tmp_path: Path) -> None:
-    study = make_study(tmp_path / "young", 3, until=0.0)
-    write_hparams(study)
-    before = sorted((study / "tensorboard").rglob("*tfevents*"))
-    write_hparams(study)
-    assert sorted((study / "tensorboard").rglob("*tfevents*")) == before
-    times = [path.stat().st_mtime_ns for path in before]
-    folder = StudyFolder(study)
-    Journal(folder.journal, folder.space, folder.settings.objectives, study).append("gone", 0, reason="lost")
-    write_hparams(study)
-    after = sorted((study / "tensorboard").rglob("*tfevents*"))
-    assert len(after) == 4
-    assert min(path.stat().st_mtime_ns for path in after) > max(times)
-
-
-def test_of_many_trials_the_best_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringflow.tune.hparams.MOST_TRIALS", 3)
+def test_of_many_trials_the_best_are_written_and_nothing_else_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = write_hparams(make_study(tmp_path / "many", 12, scheduler="none"))
+    monkeypatch.setattr("ringflow.tune.hparams.MOST_TRIALS", 3)
+    write_hparams(study)
     ranked = sorted(StudyFolder(study).record().trials, key=lambda trial: trial.value or 0.0)
     expected = sorted(f"{trial.number:04d}" for trial in ranked[:3])
     assert sorted(path.name for path in (study / "tensorboard").iterdir() if path.is_dir()) == expected
+    assert len(list((study / "tensorboard").rglob("*tfevents*"))) == 4
