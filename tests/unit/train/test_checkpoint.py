@@ -143,32 +143,28 @@ def test_what_could_not_be_written_to_its_end_does_not_count_and_is_removed(run:
 
 
 @pytest.mark.parametrize(
-    ("override", "named"),
+    ("sync", "override", "named"),
     [
-        ("model.width=32", "model.width=16, not 32"),
-        ("optimizer.rate=0.5", r"optimizer.rate=0.001, not 0.5"),
-        ("seed=7", "seed=1, not 7"),
-        ("source.reuse=2", "source.reuse=1, not 2"),
-        ("source.lanes=2", None),
-        ("length.events=9999", None),
-        ("compute.batch_elements=77", None),
-        ("compute.strategy=shard", None),
+        ("allreduce", "model.width=32", "model.width=16, not 32"),
+        ("allreduce", "optimizer.rate=0.5", r"optimizer.rate=0.001, not 0.5"),
+        ("allreduce", "seed=7", "seed=1, not 7"),
+        ("allreduce", "source.reuse=2", "source.reuse=1, not 2"),
+        ("allreduce", "source.lanes=2", None),
+        ("easgd", "source.lanes=2", "source.lanes=0, not 2"),  # where processes do not wait for each other
+        ("easgd", "source.workers=2", None),
+        ("allreduce", "length.events=9999", None),
+        ("allreduce", "compute.batch_elements=77", None),
+        ("allreduce", "compute.strategy=shard", None),
     ],
 )
-def test_other_settings_are_refused_unless_they_are_free(tiny: Tiny, override: str, named: str | None):
-    before, now = tiny(), tiny(override)
+def test_other_settings_are_refused_unless_they_are_free(tiny: Tiny, sync: str, override: str, named: str | None):
+    before, now = tiny(f"sync={sync}"), tiny(f"sync={sync}", override)
     refuse_other_settings(before, before, Path("run"))
     if named is None:
         refuse_other_settings(before, now, Path("run"))
     else:
         with pytest.raises(UsageError, match=f"the training in run has {named}; give that to go on"):
             refuse_other_settings(before, now, Path("run"))
-
-
-def test_lanes_are_not_free_where_processes_do_not_wait_for_each_other(tiny: Tiny):
-    before, now = (tiny("sync=easgd", f"source.lanes={lanes}") for lanes in (1, 2))
-    with pytest.raises(UsageError, match=r"has source.lanes=1, not 2; give that to go on"):
-        refuse_other_settings(before, now, Path("run"))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])

@@ -77,14 +77,9 @@ def test_the_detector_may_run_beside_the_training(workers: ProcessPoolExecutor) 
     assert inside.targets is not None
     assert outside.targets is not None
     assert torch.equal(inside.targets.label_N, outside.targets.label_N)
-
-
-def test_hits_of_tensors(workers: ProcessPoolExecutor) -> None:
-    detector = Detector(load_detector("clic"))
     generated = collisions.generate(STREAMS[0], 0)
-    batch = measured_elements(detector, generated, 5, "hit")
-    block = detector.simulate_block(generated, 5)
-    assert batch.counts_B.tolist() == (block["track"].counts + block["hit"].counts).tolist()
+    hits, block = measured_elements(detector, generated, 5, "hit"), detector.simulate_block(generated, 5)
+    assert hits.counts_B.tolist() == (block["track"].counts + block["hit"].counts).tolist()
 
 
 def test_no_seed_given_by_hand_makes_the_events_of_a_training() -> None:

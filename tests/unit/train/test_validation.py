@@ -59,9 +59,7 @@ def test_jets_decide_before_the_loss_and_lower_is_better():
     assert figure({"loss": 3.0}) == 3.0
     assert figure({"loss": 3.0, "jet_iqr_over_median": 0.2}) == 0.2
     assert figure({"loss": 3.0, "jet_iqr_over_median": None}) == math.inf
-
-
-def test_numbers_without_a_word_in_json_are_none():
+    # Numbers that JSON has no word for are none.
     assert plain({"a": 1.0, "b": math.nan, "c": math.inf}) == {"a": 1.0, "b": None, "c": None}
 
 
