@@ -36,18 +36,31 @@ _LEFT_TO_DETECTOR = (13, 211, 321, 130, 2112)
 _PARTONS = (1, 2, 3, 4, 5, 6, 21)
 
 
+_CHUNK = 1 << 22
+_START = b"HepMC::Asciiv3-START_EVENT_LISTING"
+_END = b"HepMC::Asciiv3-END_EVENT_LISTING"
+_NUMBER = rb" [-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
+_EVENT_LINE = re.compile(rb"E -?\d+ (\d+) (\d+)\s")
+# Both begin with a literal, which the search is fast for, and leave the line break to the next line.
+_PARTICLE_LINE = re.compile(rb"\nP \d+ (-?\d+) -?\d+(?:" + _NUMBER + rb"){5} -?\d+(?=\s)")
+_VERTEX_LINE = re.compile(rb"\nV -\d+ -?\d+ \[[\d,]*\](?: @(?:" + _NUMBER + rb"){4})?(?=\s)")
+_FETCH_AGAIN = "make or copy the file again"
+
+
 class HepMCGenerator:
     """The events of a file, numbered from 0; event weights are not used."""
 
     def __init__(self, path: Path, seed: int, cylinder: Cylinder) -> None:
-        self._file = HepMCFile(path)
-        self._seed = seed
-        self._cylinder = cylinder
+        if not path.is_file():
+            raise InputFileError(f"{path}: no such HepMC file; check the path")
+        self._path, self._seed, self._cylinder = path, seed, cylinder
+        self._stream: BinaryIO | None = None
+        self._place = 0  # in the decompressed file
 
     @property
     def num_available(self) -> int:
         """Events in the file."""
-        return len(self._file.spans)
+        return len(self._spans)
 
     @cached_property
     def _decayer(self) -> Decayer:
@@ -66,8 +79,8 @@ class HepMCGenerator:
         """The file, its hash, and what decays the particles it left undecayed."""
         return {
             "kind": "hepmc",
-            "file": self._file.path.name,
-            "sha256": describe_input(self._file.path)["sha256"],
+            "file": self._path.name,
+            "sha256": describe_input(self._path)["sha256"],
             "events": self.num_available,
             "seed": self._seed,
             "pyhepmc": version("pyhepmc"),
@@ -75,13 +88,82 @@ class HepMCGenerator:
         }
 
     def _event(self, number: int) -> Columns:
-        where = f"{self._file.path}: event {number}"
-        particles, settled = final_state(_history(self._file.read(number)), self._cylinder, where)
+        where = f"{self._path}: event {number}"
+        particles, settled = final_state(_history(self._read(number, where)), self._cylinder, where)
         decayer = self._decayer
         try:
             return decayer.decay(particles, settled, ("hepmc", self._seed, number))
         except FailureError as error:
             raise InputFileError(f"{where}: {error}") from None
+
+    def _read(self, number: int, where: str) -> Any:
+        """An event as a `pyhepmc.GenEvent`."""
+        from pyhepmc.io import ReaderAscii, pyiostream
+
+        first, last = self._spans[number].tolist()
+        header, text = self._header, self._bytes(first, last)
+        event = None
+        if _is_whole(text):
+            with _quiet_hepmc():
+                event = ReaderAscii(pyiostream(io.BytesIO(header + text + _END + b"\n"))).read()
+        if event is None:
+            raise InputFileError(f"{where} is damaged and cannot be read; {_FETCH_AGAIN}")
+        return event
+
+    @cached_property
+    def _header(self) -> bytes:
+        return self._bytes(0, int(self._spans[0, 0]))
+
+    @cached_property
+    def _spans(self) -> npt.NDArray[np.int64]:
+        """First byte of every event and the byte after its last, in the decompressed file."""
+        beginning = self._bytes(0, 4096)
+        if _START not in beginning:
+            what = "is not a HepMC3 ASCII file" if beginning else "is empty, or nothing in it can be unpacked"
+            raise InputFileError(f"{self._path}: {what}; give one with 'HepMC::Asciiv3' in its first lines")
+        spans, begin, place, last = [], -1, 0, b""
+        with self._reading_errors(), _open(self._path) as stream:
+            for line in stream:
+                if line.startswith((b"E ", b"HepMC::")):
+                    if begin >= 0:
+                        spans.append((begin, place))
+                    begin = place if line.startswith(b"E ") else -1
+                    last = line
+                place += len(line)
+        if not last.startswith(_END):
+            raise InputFileError(f"{self._path}: is truncated, its last line is missing; {_FETCH_AGAIN}")
+        if not spans:
+            raise InputFileError(f"{self._path}: holds no events; check how the file was made")
+        return np.array(spans, dtype=np.int64)
+
+    def _bytes(self, first: int, last: int) -> bytes:
+        with self._reading_errors():
+            if self._stream is None or self._place > first:
+                self._close()
+                self._stream, self._place = _open(self._path), 0
+            if self._stream.seekable():
+                self._place = self._stream.seek(first)
+            while self._place < first and (dropped := self._stream.read(min(first - self._place, _CHUNK))):
+                self._place += len(dropped)
+            text = self._stream.read(last - first)
+            self._place += len(text)
+            return text
+
+    @contextmanager
+    def _reading_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, zlib.error) as error:
+            reason = " ".join(str(error).split())
+            raise InputFileError(f"{self._path}: cannot be read to its end ({reason}); {_FETCH_AGAIN}") from None
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stream"):
+            self._close()
 
 
 class _History(NamedTuple):
@@ -157,97 +239,6 @@ def _beyond_generator(history: _History, cylinder: Cylinder) -> npt.NDArray[np.b
         beyond[died[beyond[born]]] = True
         beyond[0] = False
     return beyond
-
-
-_CHUNK = 1 << 22
-_START = b"HepMC::Asciiv3-START_EVENT_LISTING"
-_END = b"HepMC::Asciiv3-END_EVENT_LISTING"
-_NUMBER = rb" [-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
-_EVENT_LINE = re.compile(rb"E -?\d+ (\d+) (\d+)\s")
-# Both begin with a literal, which the search is fast for, and leave the line break to the next line.
-_PARTICLE_LINE = re.compile(rb"\nP \d+ (-?\d+) -?\d+(?:" + _NUMBER + rb"){5} -?\d+(?=\s)")
-_VERTEX_LINE = re.compile(rb"\nV -\d+ -?\d+ \[[\d,]*\](?: @(?:" + _NUMBER + rb"){4})?(?=\s)")
-_FETCH_AGAIN = "make or copy the file again"
-
-
-class HepMCFile:
-    """The events of one file, by number from 0."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if not path.is_file():
-            raise InputFileError(f"{path}: no such HepMC file; check the path")
-        self._stream: BinaryIO | None = None
-        self._place = 0  # in the decompressed file
-
-    def read(self, number: int) -> Any:
-        """Event `number` as a `pyhepmc.GenEvent`."""
-        from pyhepmc.io import ReaderAscii, pyiostream
-
-        first, last = self.spans[number].tolist()
-        header, text = self._header, self._bytes(first, last)
-        event = None
-        if _is_whole(text):
-            with _quiet_hepmc():
-                event = ReaderAscii(pyiostream(io.BytesIO(header + text + _END + b"\n"))).read()
-        if event is None:
-            raise InputFileError(f"{self.path}: event {number} is damaged and cannot be read; {_FETCH_AGAIN}")
-        return event
-
-    @cached_property
-    def _header(self) -> bytes:
-        return self._bytes(0, int(self.spans[0, 0]))
-
-    @cached_property
-    def spans(self) -> npt.NDArray[np.int64]:
-        """First byte of every event and the byte after its last, in the decompressed file."""
-        beginning = self._bytes(0, 4096)
-        if _START not in beginning:
-            what = "is not a HepMC3 ASCII file" if beginning else "is empty, or nothing in it can be unpacked"
-            raise InputFileError(f"{self.path}: {what}; give one with 'HepMC::Asciiv3' in its first lines")
-        spans, begin, place, last = [], -1, 0, b""
-        with self._reading_errors(), _open(self.path) as stream:
-            for line in stream:
-                if line.startswith((b"E ", b"HepMC::")):
-                    if begin >= 0:
-                        spans.append((begin, place))
-                    begin = place if line.startswith(b"E ") else -1
-                    last = line
-                place += len(line)
-        if not last.startswith(_END):
-            raise InputFileError(f"{self.path}: is truncated, its last line is missing; {_FETCH_AGAIN}")
-        if not spans:
-            raise InputFileError(f"{self.path}: holds no events; check how the file was made")
-        return np.array(spans, dtype=np.int64)
-
-    def _bytes(self, first: int, last: int) -> bytes:
-        with self._reading_errors():
-            if self._stream is None or self._place > first:
-                self._close()
-                self._stream, self._place = _open(self.path), 0
-            if self._stream.seekable():
-                self._place = self._stream.seek(first)
-            while self._place < first and (dropped := self._stream.read(min(first - self._place, _CHUNK))):
-                self._place += len(dropped)
-            text = self._stream.read(last - first)
-            self._place += len(text)
-            return text
-
-    @contextmanager
-    def _reading_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, EOFError, zlib.error) as error:
-            reason = " ".join(str(error).split())
-            raise InputFileError(f"{self.path}: cannot be read to its end ({reason}); {_FETCH_AGAIN}") from None
-
-    def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_stream"):
-            self._close()
 
 
 def _open(path: Path) -> BinaryIO:
