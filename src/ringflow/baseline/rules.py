@@ -8,34 +8,27 @@
 4. Where a group of clusters has more energy than its tracks explain, photon cores are taken out of its hits; what is still
    too much is a neutral hadron.
 5. Clusters nobody owns are photons if they look like one, else neutral hadrons, pieces joined.
+
+The loops over the tracks, hits and clusters of one event are compiled by numba: they branch on every pair and allocate little.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from ringflow.baseline.constants import BaselineConstants, LeptonConstants, PhotonConstants
-from ringflow.baseline.link import (
-    EventView,
-    Flags,
-    Floats,
-    HadronScale,
-    Integers,
-    PhotonCore,
-    excess_neutrals,
-    explain,
-    find_cores,
-    follow_tracks,
-    gather_remaining,
-    hadronic,
-    link_tracks,
-    root_of,
-)
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 #: Mass a candidate of each class is given: pion, long-lived kaon, electron, muon.
 MASS = np.zeros(8)
@@ -47,6 +40,61 @@ _BENDING = 0.299792458e-3  # GeV / (T mm)
 _COARSER = np.array([6.0, 2.0, 1.0])
 #: Transverse momentum above which a track must reach the calorimeter, in units of what just reaches it.
 _STIFF = 1.2
+#: Squared distance (mm^2) beyond which a hit has nothing to do with a track entering the calorimeter there.
+_FAR2 = 2.2e3**2
+#: How far before the face (mm) a hit, or a piece of a shower, may lie along a track.
+_BEFORE_FACE, _PIECE_BEFORE_FACE = -20.0, -60.0
+#: Hits further in azimuth (rad) from where a track enters the calorimeter are not looked at.
+_SECTOR = 0.5
+#: A photon in front of a track is only taken from it if it lies nearly on it.
+_PHOTON_DISTANCE = 20.0
+#: Small pieces scatter further.
+_SMALL, _SMALL_REACH = 0.5, 1.3
+_DENSITY_RADIUS = 8.0  # mm, over which hits are summed to find a core
+_TRACK_CORE = 7.0  # mm: hits so near a track are the track's
+_FIRST_LAYER = 6  # a photon starts before this layer
+_MOST_CORES = 12
+#: Share of a photon's energy within the core radius; the rest is in the tail.
+CORE_SHARE = 0.92
+
+
+class EventView(NamedTuple):
+    """Arrays of one event."""
+
+    #: [track, (x, y, z, dx, dy, dz, turning rate)] at the calorimeter face; a rate of NaN: it misses that.
+    tracks: Floats
+    momentum: Floats
+    direction: Floats  # at the vertex
+    pt_eta_phi: Floats
+    charge: Integers
+    centre: Floats
+    energy: Floats
+    photon_like: Flags
+    hits: Floats  # [hit, (x, y, z, energy)]
+    calorimeter: Integers  # of each hit: ECAL, HCAL, yoke
+    layer: Integers
+    cluster: Integers
+    coarse: bool  # whether the hits are really the centres of the clusters
+
+
+class HadronScale(NamedTuple):
+    """Scale and resolution of hadronic showers, see `HadronConstants`."""
+
+    log_energy: Floats
+    factor: Floats
+    noise: float
+    stochastic: float
+    excess_sigmas: float
+    absorb_sigmas: float
+
+
+class PhotonCore(NamedTuple):
+    """What a photon hidden in a charged shower looks like, see `PhotonConstants`."""
+
+    radius: float
+    energy: float
+    layer: float
+    track_distance: float
 
 
 def reconstruct_block(block: EventBlock, constants: BaselineConstants) -> Collection:
@@ -227,3 +275,273 @@ def _centres_as_hits(clusters: Collection) -> Collection:
             "cluster": number,
         },
     )
+
+
+@njit(cache=True)
+def track_distance(track: Floats, x: float, y: float, z: float) -> tuple[float, float]:
+    """Path along a track (position, direction, turning rate at the face) to the foot of a point, and the distance."""
+    rx, ry, rz = x - track[0], y - track[1], z - track[2]
+    path = rx * track[3] + ry * track[4] + rz * track[5]
+    forward = max(path, 0.0)
+    # The track bends sideways by half the curvature times the square of its transverse path.
+    bend = 0.5 * track[6] * forward * forward * math.sqrt(track[3] ** 2 + track[4] ** 2)
+    ex = rx - (forward * track[3] - bend * track[4])
+    ey = ry - (forward * track[4] + bend * track[3])
+    ez = rz - forward * track[5]
+    return path, math.sqrt(ex * ex + ey * ey + ez * ez)
+
+
+@njit(cache=True)
+def follow_tracks(view: EventView, reach: Floats) -> tuple[Floats, Floats, Floats]:
+    """Hits along the tracks of an event.
+
+    `reach` is how near a hit must be to count, per calorimeter (ECAL, HCAL, yoke). Returns the number of such hits as
+    [track, cluster]; the distance of each hit from the nearest track; and per track the HCAL layers, the HCAL energy and
+    the yoke hits on it. A track that misses the calorimeter is skipped.
+    """
+    tracks, hits, calorimeter, cluster = view.tracks, view.hits, view.calorimeter, view.cluster
+    shared = np.zeros((len(tracks), len(view.energy)))
+    nearest = np.full(len(hits), 1e9)
+    pattern = np.zeros((len(tracks), 3))
+    # Hits in order of azimuth, twice around, so that a sector is one range whatever it crosses.
+    azimuth = np.arctan2(hits[:, 1], hits[:, 0])
+    order = np.argsort(azimuth)
+    around = np.concatenate((azimuth[order], azimuth[order] + 2.0 * math.pi))
+    order = np.concatenate((order, order))
+    points = hits[order]
+    for t in range(len(tracks)):
+        if math.isnan(tracks[t, 6]):
+            continue
+        seen_layers = np.zeros(256, np.bool_)
+        start = math.atan2(tracks[t, 1], tracks[t, 0]) - _SECTOR
+        start += 2.0 * math.pi if start < -math.pi else 0.0
+        first = np.searchsorted(around, start)
+        last = np.searchsorted(around, start + 2.0 * _SECTOR)
+        for place in range(first, last):
+            x, y, z = points[place, 0], points[place, 1], points[place, 2]
+            distance2 = (x - tracks[t, 0]) ** 2 + (y - tracks[t, 1]) ** 2 + (z - tracks[t, 2]) ** 2
+            h = order[place]
+            if distance2 > _FAR2 and calorimeter[h] < 2:
+                continue
+            path, distance = track_distance(tracks[t], x, y, z)
+            if path < _BEFORE_FACE:
+                continue
+            nearest[h] = min(nearest[h], distance)
+            if distance > reach[calorimeter[h]]:
+                continue
+            if cluster[h] >= 0:
+                shared[t, cluster[h]] += 1.0
+            if calorimeter[h] == 1:
+                seen_layers[view.layer[h]] = True
+                pattern[t, 1] += hits[h, 3]
+            elif calorimeter[h] == 2:
+                pattern[t, 2] += 1.0
+        pattern[t, 0] = seen_layers.sum()
+    return shared, nearest, pattern
+
+
+@njit(cache=True)
+def root_of(parent: Integers, member: int) -> int:
+    """The cluster a group is named after."""
+    while parent[member] != member:
+        member = parent[member]
+    return member
+
+
+@njit(cache=True)
+def link_tracks(shared: Floats, photon_like: Flags, min_hits: int) -> tuple[Integers, Integers]:
+    """Main cluster of each track (-1 if none), and for each cluster the group of clusters it is linked into by tracks.
+
+    A cluster in which no track ends up is a group of its own that belongs to nobody: its parent is -1.
+    """
+    num_tracks, num_clusters = shared.shape
+    parent = np.full(num_clusters, -1)
+    main = np.full(num_tracks, -1)
+    for t in range(num_tracks):
+        most = 0.0
+        for c in range(num_clusters):
+            if shared[t, c] > most:
+                most, main[t] = shared[t, c], c
+        if most < min_hits:
+            main[t] = -1
+            continue
+        if parent[main[t]] < 0:
+            parent[main[t]] = main[t]
+        root = root_of(parent, main[t])
+        for c in range(num_clusters):
+            # A photon beside the track stays a photon; a large part of the track's hits makes a cluster the track's.
+            if c != main[t] and not photon_like[c] and shared[t, c] >= max(min_hits, 0.3 * most):
+                if parent[c] < 0:
+                    parent[c] = root
+                else:
+                    parent[root_of(parent, c)] = root
+    return main, parent
+
+
+@njit(cache=True)
+def find_cores(
+    view: EventView, chosen: Integers, nearest_track: Floats, face_radius: float, core: PhotonCore
+) -> Floats:
+    """Rows (energy, x, y, z) of electromagnetic cores among chosen ECAL hits.
+
+    Hits are compared as seen from the collision, at the face. A core is the densest place that is not on a track, with the
+    hits around it; it must start early and lie at the depth of an electromagnetic shower.
+    """
+    hits, layer = view.hits, view.layer
+    n = len(chosen)
+    seen = np.empty((n, 3))
+    for i in range(n):
+        h = chosen[i]
+        flat = math.hypot(hits[h, 0], hits[h, 1])
+        scale = face_radius / max(flat, 0.5 * abs(hits[h, 2]))
+        for k in range(3):
+            seen[i, k] = hits[h, k] * scale
+    density = np.zeros(n)
+    for i in range(n):
+        density[i] += hits[chosen[i], 3]
+        for j in range(i):
+            if _near(seen, i, j, _DENSITY_RADIUS):
+                density[i] += hits[chosen[j], 3]
+                density[j] += hits[chosen[i], 3]
+    used = np.zeros(n, np.bool_)
+    cores, found = np.zeros((_MOST_CORES, 4)), 0
+    while found < len(cores):
+        top, most = -1, core.energy
+        for i in range(n):
+            if not used[i] and nearest_track[chosen[i]] > core.track_distance and density[i] > most:
+                top, most = i, density[i]
+        if top < 0:
+            break
+        total, depth, first = 0.0, 0.0, 999
+        moment = np.zeros(3)
+        for j in range(n):
+            if used[j] or not _near(seen, top, j, core.radius):
+                continue
+            used[j] = True
+            h = chosen[j]
+            if nearest_track[h] > _TRACK_CORE:
+                total += hits[h, 3]
+                depth += hits[h, 3] * layer[h]
+                moment += hits[h, 3] * hits[h, :3]
+                first = min(first, layer[h])
+        used[top] = True
+        if total > core.energy and depth < core.layer * total and first <= _FIRST_LAYER:
+            cores[found, 0] = total / CORE_SHARE
+            cores[found, 1:] = moment / total
+            found += 1
+    return cores[:found]
+
+
+@njit(cache=True)
+def _near(points: Floats, i: int, j: int, distance: float) -> bool:
+    dx, dy, dz = points[i, 0] - points[j, 0], points[i, 1] - points[j, 1], points[i, 2] - points[j, 2]
+    return bool(dx * dx + dy * dy + dz * dz < distance * distance)
+
+
+@njit(cache=True)
+def hadronic(energy: float, scale: HadronScale) -> float:
+    """Energy at the hadronic scale."""
+    return energy * np.interp(math.log(max(energy, 1e-3)), scale.log_energy, scale.factor)
+
+
+@njit(cache=True)
+def explain(
+    view: EventView, main: Integers, parent: Integers, fragment_distance: float, scale: HadronScale
+) -> tuple[Floats, Floats, Floats]:
+    """Give pieces of hadronic showers to the tracks they belong to, as long as the tracks' momenta explain them.
+
+    `parent` is changed in place. Returns per group (indexed by its root) the momentum of its tracks, the calorimeter energy
+    and the expected spread of that energy.
+    """
+    momentum, centre, energy, photon_like = view.momentum, view.centre, view.energy, view.photon_like
+    num = len(energy)
+    momenta, energies, spread = np.zeros(num), np.zeros(num), np.zeros(num)
+    for t in range(len(main)):
+        if main[t] >= 0:
+            root = root_of(parent, main[t])
+            momenta[root] += momentum[t]
+            spread[root] += scale.noise**2 + scale.stochastic**2 * momentum[t]
+    for c in range(num):
+        if parent[c] >= 0:
+            energies[root_of(parent, c)] += energy[c]
+    spread = np.sqrt(spread)
+
+    group, distance = np.full(num, -1), np.full(num, 1e9)
+    for c in range(num):
+        if parent[c] >= 0:
+            continue
+        reach = fragment_distance * (_SMALL_REACH if energy[c] < _SMALL else 1.0)
+        limit = _PHOTON_DISTANCE if photon_like[c] else reach
+        for t in range(len(main)):
+            if main[t] < 0:
+                continue
+            path, apart = track_distance(view.tracks[t], centre[c, 0], centre[c, 1], centre[c, 2])
+            if not photon_like[c]:
+                apart = min(apart, math.sqrt(((centre[c] - centre[main[t]]) ** 2).sum()))
+            if path > _PIECE_BEFORE_FACE and apart < limit and apart < distance[c]:
+                group[c], distance[c] = main[t], apart
+    for c in np.argsort(distance):
+        if group[c] < 0:
+            continue
+        root = root_of(parent, group[c])
+        together = hadronic(energies[root] + energy[c], scale)
+        if together < momenta[root] + scale.absorb_sigmas * spread[root]:
+            energies[root] += energy[c]
+            parent[c] = root
+    return momenta, energies, spread
+
+
+@njit(cache=True)
+def excess_neutrals(
+    view: EventView, root: int, momentum: float, energy: float, spread: float, cores: Floats, scale: HadronScale
+) -> Floats:
+    """Neutral particles hidden in the group of clusters `root`: rows (label, energy, x, y, z, cluster).
+
+    Photon cores are taken out as long as the calorimeter has more than the tracks explain; what is still too much is a neutral
+    hadron.
+    """
+    made = np.zeros((len(cores) + 1, 6))
+    count, rest = 0, energy
+    for i in np.argsort(-cores[:, 0]):
+        excess = hadronic(rest, scale) - momentum
+        if excess < 0.5 * scale.excess_sigmas * spread:
+            break
+        if cores[i, 0] < 1.25 * excess:
+            made[count, 0], made[count, 1], made[count, 5] = PHOTON, cores[i, 0], root
+            made[count, 2:5] = cores[i, 1:]
+            rest -= cores[i, 0]
+            count += 1
+    excess = hadronic(rest, scale) - momentum
+    if excess > scale.excess_sigmas * spread:
+        made[count, 0], made[count, 1], made[count, 5] = NEUTRAL_HADRON, excess, root
+        made[count, 2:5] = view.centre[root]
+        count += 1
+    return made[:count]
+
+
+@njit(cache=True)
+def gather_remaining(view: EventView, parent: Integers, reach: float) -> Integers:
+    """For each cluster nobody owns the cluster it is a piece of: itself, or a larger shower of a neutral hadron nearby.
+
+    Clusters that belong to tracks get -1.
+    """
+    centre, energy, photon_like = view.centre, view.energy, view.photon_like
+    num = len(energy)
+    piece_of = np.full(num, -1)
+    for c in range(num):
+        if parent[c] >= 0:
+            continue
+        piece_of[c] = c
+        if photon_like[c]:
+            continue
+        best = reach
+        for other in range(num):
+            if other == c or parent[other] >= 0 or photon_like[other] or energy[other] <= energy[c]:
+                continue
+            apart = math.sqrt(((centre[c] - centre[other]) ** 2).sum())
+            if apart < best:
+                piece_of[c], best = other, apart
+    for c in range(num):  # pieces of pieces; energies rise along the chain, so it ends
+        while piece_of[c] >= 0 and piece_of[piece_of[c]] != piece_of[c]:
+            piece_of[c] = piece_of[piece_of[c]]
+    return piece_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringflow.base.config import Settings, dump_toml, override, preset_names, to_toml, write
@@ -138,6 +138,7 @@ def test_an_optional_field_must_default_to_none() -> None:
             number: int | None = 5
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(TEXT, VALUES))
 def test_what_is_written_as_toml_reads_back(data: dict[str, Any]) -> None:
     assert tomllib.loads(dump_toml(data)) == data

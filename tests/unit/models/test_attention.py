@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ringflow.elements.batch import random_elements
 from ringflow.models import attention
 from ringflow.models.attention import (
     ACTIVATIONS,
@@ -120,9 +121,7 @@ def test_turning_keeps_lengths_can_be_undone_and_once_around_is_nothing(rotary: 
 
 
 def layout_of(counts: list[int]) -> Layout:
-    numbers = torch.tensor(counts)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), numbers.cumsum(0)])
-    return Layout(offsets.int(), torch.repeat_interleave(torch.arange(len(counts)), numbers), max(counts))
+    return Layout.of(random_elements(counts))
 
 
 @pytest.mark.parametrize("counts", [[6], [2, 0, 4]])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ringflow.elements.batch import random_elements
 from ringflow.models import graph
 from ringflow.models.attention import Layout
 from ringflow.models.graph import Bins, GraphMixer, bins_of, hash_keys
@@ -19,10 +20,7 @@ SIZE = 64
 
 
 def layout_of(counts: list[int], longest: int | None = None) -> Layout:
-    numbers = torch.tensor(counts)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), numbers.cumsum(0)])
-    event = torch.repeat_interleave(torch.arange(len(counts)), numbers)
-    return Layout(offsets.int(), event, longest or max(counts))
+    return Layout.of(random_elements(counts), longest)
 
 
 def members(bins: Bins) -> list[list[int]]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ringflow.elements.batch import random_elements
 from ringflow.models.attention import Layout, attend
 from ringflow.models.kernel import Chunks, KernelMixer, kernel_attention, orthogonal_gaussian, redraw
 from ringflow.models.model import Model
@@ -17,9 +18,7 @@ COUNTS = [70, 0, 1, 64, 65, 130]
 
 
 def layout_of(counts: list[int]) -> Layout:
-    numbers = torch.tensor(counts)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), numbers.cumsum(0)])
-    return Layout(offsets.int(), torch.repeat_interleave(torch.arange(len(counts)), numbers), max(counts))
+    return Layout.of(random_elements(counts))
 
 
 def approximate(query: Tensor, key: Tensor, value: Tensor, projection: Tensor, layout: Layout) -> Tensor:
