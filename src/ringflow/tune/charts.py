@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from ringflow.base.output import word
 from ringflow.base.page import inline
-from ringflow.evaluate.plots.style import png
+from ringflow.evaluate.plots.style import plain, png
 from ringflow.tune.best import Front
 from ringflow.tune.record import State, TrialRecord
 from ringflow.tune.space import Choice, Parameter
@@ -77,7 +77,7 @@ class Axis(NamedTuple):
             "lim": (self.low, self.high),
             "label": self.label,
         }
-        words |= {"ticks": range(len(self.options)), "ticklabels": self.options} if self.options else {}
+        words |= {"ticks": range(len(self.options)), "ticklabels": [*map(plain, self.options)]} if self.options else {}
         axes.set(**{f"{side}{name}": value for name, value in words.items()})
 
     def told(self, start: float, end: float) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def history(view: StudyView) -> Drawing:
     figure, axes = _frame(x, y)
     _mark(axes, view, {trial: (float(trial), value) for trial, value in values.items()})
     whole = [trial for trial in values if view.trials[trial].state == "complete"] or list(values)
-    line = [(trial, min(values[other] for other in whole if other <= trial)) for trial in whole]
+    line = list(zip(whole, accumulate((values[trial] for trial in whole), min), strict=True))
     axes.step(*_columns([*line, (x.high, line[-1][1])]), where="post", color=_BEST)
     return _drawing(figure, (axes, x, y))
 
@@ -252,8 +252,8 @@ def rung_diagram(view: StudyView) -> Drawing:
     columns = [[trial for trial in view.trials if rung in view.climbs[trial.number]] for rung in range(len(view.rungs))]
     place: dict[tuple[int, int], float] = {}
     for rung, column in enumerate(columns):
-        column.sort(key=lambda trial, rung=rung: or_infinite(view.climbs[trial.number][rung].value))  # type: ignore[misc]
-        place |= {(rung, trial.number): (rank + 0.5) / len(column) for rank, trial in enumerate(column)}
+        ranked = sorted((or_infinite(view.climbs[trial.number][rung].value), trial.number) for trial in column)
+        place |= {(rung, number): (rank + 0.5) / len(ranked) for rank, (_, number) in enumerate(ranked)}
     labelled = len(view.trials) <= _LABELLED
     figure, axes = _frame(
         None, None, (_WIDE, 1.2 + min(max(0.14 * len(columns[0]), 1.6), 8.4 if labelled else 4.0)), top=0.6

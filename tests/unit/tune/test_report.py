@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from fixtures.synthetic_study import make_study, sample, write_rows
 from ringflow.base.errors import InputFileError, UsageError
@@ -128,6 +129,10 @@ def test_a_few_values_that_are_far_too_large_do_not_press_the_others_together() 
     assert axis.place(1e6) == 1.0
     assert value_axis("loss", [1.0, 10.0, 100.0, 1000.0], "o0").log
     assert Axis("rate", 1e-4, 1e-2, log=True).place(1e-3) == pytest.approx(0.5)
+    # Words from outside are no formulas.
+    axes = Figure().subplots()
+    Axis("start", -0.5, 0.5, options=("$\\bad$",)).show(axes, "x")
+    axes.figure.draw_without_rendering()
 
 
 def test_every_device_second_is_told_at_one_rung(study: Path, grown: Path) -> None:
