@@ -15,11 +15,20 @@ from ringflow.base.log import say
 from ringflow.base.rundir import require_suffix, write_atomic, write_errors
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.infer.export import Comparison, compare, describe, require_onnx, write_int8, write_onnx
+from ringflow.infer.export import (
+    DEFAULT_NAME,
+    Comparison,
+    compare,
+    describe,
+    require_onnx,
+    require_place,
+    write_int8,
+    write_onnx,
+    write_repository,
+)
 from ringflow.infer.inputs import open_input
 from ringflow.infer.runtime import Description, EventRuntime
 from ringflow.infer.shipped import model_file
-from ringflow.infer.triton import DEFAULT_NAME, require_place, write_repository
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.recipes.cost import cost
 from ringflow.sim.blocks import SimulatedBlocks

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fixtures.fake_events import emptied, fake_block, without
+from fixtures.fake_events import emptied, fake_block, replaced, without
 from ringflow import __version__
 from ringflow.base.errors import DatasetError
 from ringflow.elements.features import FEATURES
@@ -106,17 +106,20 @@ def test_an_event_of_nothing_gets_an_empty_answer(small_onnx: Callable[..., Path
     assert answer["candidate_label"].dtype == np.int64
 
 
-def test_the_comparison_sees_other_weights(small_model: Callable[..., Any], small_onnx: Callable[..., Path]):
-    other = small_model()
+@pytest.mark.parametrize("backbone", ["attention", "graph"])
+def test_the_comparison_sees_other_weights(
+    backbone: str, small_model: Callable[..., Any], small_onnx: Callable[..., Path]
+):
+    other = small_model(backbone)
     with torch.no_grad():
         other.model.heads.out.bias[0] += 0.01
-    found = compare(other, EventRuntime(small_onnx()), [fake_block(0, 10)])
+    found = compare(other, EventRuntime(small_onnx(backbone)), [fake_block(0, 5)])
     assert not found.ok
     assert 1e-4 < found.probability < 0.01
-    assert found.momentum < 1e-4
+    assert (found.momentum < 1e-4, found.undecided) == (True, 0)
     with torch.no_grad():
         other.model.heads.out.bias[2] += 100.0
-    assert compare(other, EventRuntime(small_onnx()), [fake_block(0, 10)]).label > 0
+    assert compare(other, EventRuntime(small_onnx(backbone)), [fake_block(0, 5)]).label > 0
 
 
 def test_the_comparison_sees_wrong_candidates(
@@ -129,7 +132,6 @@ def test_the_comparison_sees_wrong_candidates(
         answer = run(event, outputs)
         return {**answer, "candidate_label": answer["candidate_label"] + 1}
 
-    assert compare(small_model(), runtime, [fake_block(0, 3)]).candidate == 0
     monkeypatch.setattr(runtime, "run", confused)
     assert compare(small_model(), runtime, [fake_block(0, 3)]).candidate > 0
 
@@ -154,15 +156,6 @@ def test_rounding_may_decide_a_few_events_of_the_learned_graph(
     assert (found.undecided, found.events) == (1, 5)
     assert not check.Comparison(events=500, undecided=6).ok
     assert check.Comparison(events=500, undecided=5).ok
-
-
-def test_a_graph_of_other_weights_is_not_excused(small_model: Callable[..., Any], small_onnx: Callable[..., Path]):
-    other = small_model("graph")
-    with torch.no_grad():
-        other.model.heads.out.bias[0] += 0.01
-    found = compare(other, EventRuntime(small_onnx("graph")), [fake_block(0, 3)])
-    assert not found.ok
-    assert found.undecided == 0
 
 
 def test_a_file_says_what_it_is(small_model: Callable[..., Any], small_onnx: Callable[..., Path]):
@@ -237,20 +230,14 @@ def answer() -> Any:
 def test_all_directions(answer: Any):
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(2, 20_000)) * 10.0 ** rng.uniform(-4, 4, (2, 20_000))
+    axes = np.array([[1, -1, 0, 0, 0, 1, -1], [0, 0, 1, -1, 0, 1, -1]], np.float64)  # and the origin
+    x, y = np.concatenate([axes, [x, y]], axis=1)
     angle, asinh, length, small = answer(x, y)
     np.testing.assert_allclose(angle, np.arctan2(y, x), atol=1e-15, rtol=1e-14)
     np.testing.assert_allclose(asinh, np.arcsinh(x), atol=1e-15, rtol=1e-11)
     np.testing.assert_allclose(length, np.hypot(x, y), rtol=1e-14)
     assert small.dtype == np.float32
     np.testing.assert_allclose(small, np.arcsinh(x.astype(np.float32)), atol=1e-7, rtol=3e-7)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_axes_and_the_origin(answer: Any):
-    x, y = (
-        np.array(values) for values in ([1.0, -1.0, 0.0, 0.0, 0.0, 1.0, -1.0], [0.0, 0.0, 1.0, -1.0, 0.0, 1.0, -1.0])
-    )
-    np.testing.assert_allclose(answer(x, y)[0], np.arctan2(y, x), atol=1e-15)
 
 
 SETTINGS = ModelSettings.model_validate({"backbone": "graph", "width": 16, "heads": 2, "graph": {"bin_size": 4}})
@@ -295,25 +282,18 @@ def test_dense_layers_in_int8(small_model: Callable[..., Any], small_onnx: Calla
 
 
 def test_the_ranges_are_those_of_the_events(small_onnx: Callable[..., Path], tmp_path: Path):
-    loud = fake_block(0, 20)
-    cluster = loud["cluster"]
-    louder = {**cluster.columns, "energy": 1e4 * cluster["energy"]}
-    blocks = {
-        "a": loud,
-        "b": EventBlock(loud.event_number, {**loud.collections, "cluster": Collection(cluster.counts, louder)}),
-    }
-    answers = {}
-    for name, block in blocks.items():
-        write_int8(tmp_path / name, small_onnx(), [block], 20)
-        runtime = EventRuntime(tmp_path / name)
+    quiet = fake_block(0, 20)
+    answers = []
+    for block in (quiet, replaced(quiet, "cluster", "energy", 1e4 * quiet["cluster"]["energy"])):
+        write_int8(tmp_path / "int8.onnx", small_onnx(), [block], 20)
+        runtime = EventRuntime(tmp_path / "int8.onnx")
         [event] = runtime.events(fake_block(30, 1))
-        answers[name] = runtime.run(event)["element_probability"]
-    assert not np.array_equal(answers["a"], answers["b"])
+        answers.append(runtime.run(event)["element_probability"])
+    assert not np.array_equal(*answers)
 
 
 def test_no_events_to_calibrate_on(small_onnx: Callable[..., Path], tmp_path: Path):
-    with pytest.raises(DatasetError, match="no event with elements to calibrate on"):
-        write_int8(tmp_path / "int8.onnx", small_onnx(), [], 10)
-    with pytest.raises(DatasetError, match="no event with elements to calibrate on"):
-        write_int8(tmp_path / "int8.onnx", small_onnx(), [emptied(fake_block(0, 3))], 10)
+    for blocks in ([], [emptied(fake_block(0, 3))]):
+        with pytest.raises(DatasetError, match="no event with elements to calibrate on"):
+            write_int8(tmp_path / "int8.onnx", small_onnx(), blocks, 10)
     assert not (tmp_path / "int8.onnx").exists()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.infer import triton
-from ringflow.infer.runtime import Description, EventRuntime
-from ringflow.infer.triton import require_place, write_repository
+from ringflow.infer import export
+from ringflow.infer.export import require_place, write_repository
+from ringflow.infer.runtime import EventRuntime
 
 
 @cache
@@ -46,7 +46,7 @@ def files(folder: Path) -> list[str]:
 def test_the_configuration_says_what_the_file_takes_and_gives(
     calorimeter: str, small_onnx: Callable[..., Path], tmp_path: Path
 ) -> None:
-    model = small_onnx("attention", calorimeter)
+    model = small_onnx("mlp" if calorimeter == "hit" else "attention", calorimeter)
     placed = write_repository(tmp_path / "new" / "models", "flow", model)
     assert placed == tmp_path / "new" / "models" / "flow" / "1" / "model.onnx"
     assert placed.read_bytes() == model.read_bytes()
@@ -91,12 +91,7 @@ def test_another_export_is_a_new_version_and_touches_nothing_else(
     assert first.read_bytes() == second.read_bytes()
     assert parsed(config).instance_group[0].count == 7
     assert other.read_text() == "somebody else's"
-    assert files(tmp_path) == [
-        "flow/1/model.onnx",
-        "flow/10/model.onnx",
-        "flow/config.pbtxt",
-        "other/1/model.plan",
-    ]
+    assert files(tmp_path) == ["flow/1/model.onnx", "flow/10/model.onnx", "flow/config.pbtxt", "other/1/model.plan"]
     config.unlink()
     write_repository(tmp_path, "flow", small_onnx())
     assert parsed(config).name == "flow"
@@ -107,7 +102,7 @@ def test_two_writers_get_two_versions(
 ) -> None:
     write_repository(tmp_path, "flow", small_onnx())
     write_repository(tmp_path, "flow", small_onnx())
-    monkeypatch.setattr(triton, "_versions", lambda entry: [1])  # as it was before the other one was done
+    monkeypatch.setattr(export, "_versions", lambda entry: [1])  # as it was before the other one was done
     assert write_repository(tmp_path, "flow", small_onnx()).parent.name == "3"
 
 
@@ -117,31 +112,31 @@ def test_nothing_appears_when_the_work_fails(
     def broken(name: str, model: Path) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(triton, "model_config", broken)
+    monkeypatch.setattr(export, "model_config", broken)
     with pytest.raises(FailureError, match=r"cannot write .*flow: the disk is full"):
         write_repository(tmp_path, "flow", small_onnx())
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a b", 'a"b', "é"])
-def test_names_that_are_none(name: str, small_onnx: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no name for a model; use letters, digits"):
-        require_place(tmp_path, name, EventRuntime(small_onnx()).description)
-
-
-def test_places_that_are_taken(small_onnx: Callable[..., Path], tmp_path: Path) -> None:
-    described: Description = EventRuntime(small_onnx()).description
-    require_place(tmp_path / "new", "flow", described)
-    write_repository(tmp_path, "hits", small_onnx("attention", "hit"))
-    with pytest.raises(UsageError, match=r"model.onnx has other columns or classes .* choose another --name"):
-        require_place(tmp_path, "hits", described)
+@pytest.mark.parametrize(
+    ("place", "name", "message"),
+    [
+        *((".", name, "is no name for a model; use letters, digits") for name in ("", ".hidden", "a/b", "a b", "é")),
+        (".", "hits", r"model.onnx has other columns or classes .* choose another --name"),
+        (".", "other", "was not written by `ringflow export`; choose another --name"),
+        (".", "empty", "empty is there, but not by `ringflow export`"),
+        ("hits/config.pbtxt", "flow", "is a file, not a folder"),
+    ],
+)
+def test_places_that_are_taken(
+    place: str, name: str, message: str, small_onnx: Callable[..., Path], tmp_path: Path
+) -> None:
+    described = EventRuntime(small_onnx()).description
+    write_repository(tmp_path, "hits", small_onnx("mlp", "hit"))
     write_repository(tmp_path, "flow", small_onnx())
-    require_place(tmp_path, "flow", described)
-    (tmp_path / "flow" / "1" / "model.onnx").write_text("something else")
-    with pytest.raises(UsageError, match="was not written by `ringflow export`; choose another --name"):
-        require_place(tmp_path, "flow", described)
+    write_repository(tmp_path, "other", small_onnx()).write_text("something else")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="empty is there, but not by `ringflow export`"):
-        require_place(tmp_path, "empty", described)
-    with pytest.raises(UsageError, match="is a file, not a folder"):
-        require_place(tmp_path / "flow" / "config.pbtxt", "flow", described)
+    require_place(tmp_path / "new", "flow", described)
+    require_place(tmp_path, "flow", described)
+    with pytest.raises(UsageError, match=message):
+        require_place(tmp_path / place, name, described)
