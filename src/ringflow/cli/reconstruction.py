@@ -10,12 +10,13 @@ from cyclopts import Parameter
 from ringflow.base import options
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.options import Count, Flag, Json, NotNegative, Paths, Positive, about
+from ringflow.base.options import Count, Flag, Json, Paths, about
 from ringflow.base.output import finish, print_json, print_line, show_rows, show_summary
 from ringflow.base.rundir import require_suffix
 from ringflow.cli.names import ModelName
+from ringflow.recipes.serve import Engine, ServeOptions
 
-Engine = Literal["torch", "onnx"]
+_SERVE = ServeOptions()
 SomeModel = Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or `shipped`.")]
 
 
@@ -119,25 +120,7 @@ def reconstruct(
         finish(out, "ringflow", "display", source, "--candidates", out, *_given(profile=profile))
 
 
-def serve(
-    *,
-    model: SomeModel = None,
-    engine: Annotated[Engine | None, about("What computes; onnx if it is installed, unless given.")] = None,
-    device: options.TorchDevice = "auto",
-    threads: Annotated[Count, about("Batches that onnx computes at a time, or threads of torch.")] = 1,
-    host: Annotated[str, about("Address to listen on.")] = "127.0.0.1",
-    port: options.Port = 8000,
-    name: Annotated[str, about("Name of the model in requests.")] = "ringflow",
-    max_batch_elements: Annotated[
-        Count | None, about("Elements computed together; 512 with onnx, 8192 with torch.")
-    ] = None,
-    max_delay_ms: Annotated[NotNegative, about("How long a request waits for others to be computed with.")] = 0,
-    queue: Annotated[Count, about("Requests that may wait; more are told to come again (503).")] = 256,
-    max_request_mb: Annotated[Positive, about("Largest body of a request.")] = 16,
-    max_event_elements: Annotated[Count, about("Largest event.")] = 20_000,
-    timeout_s: Annotated[Positive, about("Time for a request to arrive, and for its answer to be there.")] = 30,
-    as_json: Json = False,
-) -> None:
+def serve(*, model: SomeModel = None, how: ServeOptions = _SERVE, as_json: Json = False) -> None:
     """Serve a network over HTTP with the Open Inference Protocol (KServe v2), as Triton clients speak it."""
     from ringflow.recipes import serve as recipe
 
@@ -147,22 +130,7 @@ def serve(
         say(f"serving {where['model']} ({where['engine']}) at {where['url']}; Ctrl-C answers who waits, and stops")
         finish(None, f"curl {where['url']}/v2/models/{where['model']}")
 
-    recipe.serve(
-        model,
-        ready=ready,
-        engine=engine,
-        device=device,
-        threads=threads,
-        host=host,
-        port=port,
-        name=name,
-        max_batch_elements=max_batch_elements,
-        max_delay_ms=max_delay_ms,
-        queue=queue,
-        max_request_mb=max_request_mb,
-        max_event_elements=max_event_elements,
-        timeout_s=timeout_s,
-    )
+    recipe.serve(model, how, ready)
 
 
 def evaluate(

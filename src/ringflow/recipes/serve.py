@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
+from ringflow.base.options import Count, NotNegative, Port, Positive, TorchDevice, about
 from ringflow.infer.shipped import model_file
 from ringflow.launch.frameworks import framework
 
@@ -17,49 +21,57 @@ if TYPE_CHECKING:
 
     from ringflow.infer.serve.served import ServedModel
 
+Engine = Literal["torch", "onnx"]
+
 _PACKAGES = ("h11", "prometheus_client", "starlette", "uvicorn")
 #: Elements computed at a time. torch gains from many; ONNX computes event by event, and answers sooner in small portions.
 _BATCH_ELEMENTS = {"torch": 8192, "onnx": 512}
 _NAME_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-def serve(
-    model: Path | None,
-    *,
-    ready: Callable[[dict[str, Any]], None],
-    engine: str | None = None,
-    device: str = "auto",
-    threads: int = 1,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    name: str = "ringflow",
-    max_batch_elements: int | None = None,
-    max_delay_ms: float = 0.0,
-    queue: int = 256,
-    max_request_mb: float = 16.0,
-    max_event_elements: int = 20_000,
-    timeout_s: float = 30.0,
-) -> None:
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ServeOptions:
+    """How a network is served."""
+
+    engine: Annotated[Engine | None, about("What computes; onnx if it is installed, unless given.")] = None
+    device: TorchDevice = "auto"
+    threads: Annotated[Count, about("Batches that onnx computes at a time, or threads of torch.")] = 1
+    host: Annotated[str, about("Address to listen on.")] = "127.0.0.1"
+    port: Port = 8000
+    name: Annotated[str, about("Name of the model in requests.")] = "ringflow"
+    max_batch_elements: Annotated[
+        Count | None, about("Elements computed together; 512 with onnx, 8192 with torch.")
+    ] = None
+    max_delay_ms: Annotated[NotNegative, about("How long a request waits for others to be computed with.")] = 0
+    queue: Annotated[Count, about("Requests that may wait; more are told to come again (503).")] = 256
+    max_request_mb: Annotated[Positive, about("Largest body of a request.")] = 16
+    max_event_elements: Annotated[Count, about("Largest event.")] = 20_000
+    timeout_s: Annotated[Positive, about("Time for a request to arrive, and for its answer to be there.")] = 30
+
+
+def serve(model: Path | None, how: ServeOptions, ready: Callable[[dict[str, Any]], None]) -> None:
     """Serve a model; `ready` is told once where it is and what it takes."""
     require_packages()
-    if not name or not set(name) <= _NAME_LETTERS:
-        raise UsageError(f"{name!r} is no name for a model; use letters, digits, dots, dashes and underscores")
+    if not how.name or not set(how.name) <= _NAME_LETTERS:
+        raise UsageError(f"{how.name!r} is no name for a model; use letters, digits, dots, dashes and underscores")
     path = model_file(model)
     from ringflow.infer.serve.app import Application, Limits
     from ringflow.infer.serve.served import BatchSettings
     from ringflow.infer.serve.server import ModelServer, address, bind
 
-    with bind(host, port) as taken:
-        served = open_served(path, name, engine, device, threads)
+    with bind(how.host, how.port) as taken:
+        served = open_served(path, how.name, how.engine, how.device, how.threads)
         batches = BatchSettings(
-            workers=threads if served.engine == "onnx" else 1,
-            max_elements=max_batch_elements or _BATCH_ELEMENTS[served.engine],
-            max_delay=max_delay_ms / 1000.0,
-            max_waiting=queue,
+            workers=how.threads if served.engine == "onnx" else 1,
+            max_elements=how.max_batch_elements or _BATCH_ELEMENTS[served.engine],
+            max_delay=how.max_delay_ms / 1000.0,
+            max_waiting=how.queue,
         )
-        application = Application(served, batches, Limits(int(max_request_mb * 1e6), max_event_elements, timeout_s))
+        limits = Limits(int(how.max_request_mb * 1e6), how.max_event_elements, how.timeout_s)
         url = address(taken)
-        ModelServer(application, timeout_s, lambda: ready(_introduction(url, served))).run([taken])
+        application = Application(served, batches, limits)
+        ModelServer(application, how.timeout_s, lambda: ready(_introduction(url, served))).run([taken])
 
 
 def open_served(path: Path, name: str, engine: str | None, device: str, threads: int) -> ServedModel:
