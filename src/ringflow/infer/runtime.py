@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,18 +122,13 @@ class Description:
 
     def properties(self) -> dict[str, str]:
         """As texts; what is more than a word is JSON."""
-        columns = {kind: [vars(column) for column in given] for kind, given in self.inputs.items()}
-        return {
-            _FORMAT: str(FORMAT_VERSION),
-            "ringflow_version": self.ringflow,
-            "detector": self.detector or "",
-            "class_names": json.dumps(self.class_names),
-            "inputs": json.dumps(columns),
-            "threshold": repr(self.threshold),
-            "weights_sha256": self.weights_sha256,
-            "precision": self.precision,
-            "card": json.dumps(self.card, allow_nan=False),
+        said = {**asdict(self), "detector": self.detector or "", "ringflow_version": self.ringflow}
+        del said["ringflow"]
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+            for name, value in said.items()
         }
+        return {_FORMAT: str(FORMAT_VERSION), **texts}
 
     @classmethod
     def read(cls, properties: Mapping[str, str], path: Path) -> Description:

@@ -54,7 +54,12 @@ def events() -> EventBlock:
 
 @pytest.mark.parametrize(
     ("backbone", "calorimeter"),
-    [*((name, "cluster") for name in ("attention", "kernel", "graph", "mlp")), ("mlp", "hit")],
+    [
+        ("attention", "cluster"),
+        ("graph", "cluster"),
+        ("mlp", "hit"),
+        *(pytest.param(name, "cluster", marks=pytest.mark.heavy) for name in ("kernel", "mlp")),
+    ],
 )
 def test_a_file_is_the_network(
     backbone: str, calorimeter: str, small_model: Callable[..., Any], small_onnx: Callable[..., Path]
