@@ -122,7 +122,7 @@ def test_it_listens_on_this_machine_only_and_says_if_it_cannot(port: int) -> Non
         assert server.server_address[0] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)])
 def test_a_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "event.json").write_text('{"a": {"CaloClusters": {"EM": [{"energy": 4.0, "eta": 0.0, "phi": 1.5}]}}}')
     words = ["display", tmp_path / "event.json", "--no-open"]

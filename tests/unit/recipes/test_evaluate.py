@@ -138,13 +138,14 @@ def test_names_are_chosen_and_checked(dataset: Path, tmp_path: Path) -> None:
             evaluate([dataset], candidates=files, reconstructions=wanted)
 
 
-def test_a_number_that_is_none_names_the_event_from_another_process_too(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.heavy)])
+def test_a_number_that_is_none_names_the_event(dataset: Path, tmp_path: Path, workers: int) -> None:
     opened = Dataset(dataset)
     blocks = list(smeared(opened, 0.1))
     blocks[2]["candidate"].columns["pz"][0] = np.nan
     write_candidates(tmp_path / "mine.parquet", opened, blocks, reconstruction="mine", provenance={})
     with pytest.raises(FailureError, match="mine: a candidate of event 8 has a momentum that is not finite"):
-        evaluate([dataset], candidates=[tmp_path / "mine.parquet"], workers=2)
+        evaluate([dataset], candidates=[tmp_path / "mine.parquet"], workers=workers)
 
 
 def test_without_truth_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
