@@ -41,19 +41,20 @@ def figures(
 
 def test_rates_of_particles() -> None:
     sheet, found = figures(TRUE, MADE)
-    value = {name: entry["value"] for name, entry in found.items() if name.startswith("particle_")}
-    assert value["particle_efficiency"] == pytest.approx(5 / 6)
-    assert value["particle_identified"] == pytest.approx(4 / 6)
-    assert value["particle_fake_rate"] == pytest.approx(1 / 6)
-    assert value["particle_purity"] == pytest.approx(4 / 6)
-    assert value["particle_f1"] == pytest.approx(2 * 4 / 12)
-    classes = found["classes"]
-    assert classes["photon"]["efficiency"]["value"] == 1.0
-    assert classes["photon"]["identified"]["value"] == 0.0
-    assert classes["photon"]["fake_rate"]["value"] == 1.0
-    assert classes["neutral_hadron"]["purity"]["value"] == pytest.approx(0.5)
-    assert classes["electron"]["efficiency"]["value"] == 0.0
-    assert classes["electron"]["purity"]["value"] is None  # nothing was called an electron
+    value = {
+        name.removeprefix("particle_"): one["value"] for name, one in found.items() if name.startswith("particle_")
+    }
+    expected = {"efficiency": 5 / 6, "identified": 4 / 6, "fake_rate": 1 / 6, "purity": 4 / 6, "f1": 2 * 4 / 12}
+    assert {name: value[name] for name in expected} == pytest.approx(expected)
+    for name, rate, expected_rate in (
+        ("photon", "efficiency", 1.0),
+        ("photon", "identified", 0.0),
+        ("photon", "fake_rate", 1.0),
+        ("neutral_hadron", "purity", 0.5),
+        ("electron", "efficiency", 0.0),
+        ("electron", "purity", None),  # nothing was called an electron
+    ):
+        assert found["classes"][name][rate]["value"] == expected_rate, (name, rate)
     confusion = sheet.histograms["confusion"].values()
     assert confusion[3, 2] == 1
     assert confusion[4, 0] == 1
