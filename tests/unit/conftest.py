@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -25,13 +26,20 @@ def small_model() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def small_onnx(small_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The exported file of such a network; nobody writes to it."""
+    """The exported file of such a network, which all workers of a run share; nobody writes to it."""
+    from filelock import FileLock
+
     from ringflow.infer.export import write_onnx
+
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
     @cache
     def make(backbone: str = "attention", calorimeter: str = "cluster") -> Path:
-        path: Path = tmp_path_factory.mktemp("onnx") / f"{backbone}.onnx"
-        write_onnx(path, small_model(backbone, calorimeter))
+        path: Path = folder / f"{backbone}-{calorimeter}.onnx"
+        with FileLock(f"{path}.lock"):
+            if not path.is_file():
+                write_onnx(path, small_model(backbone, calorimeter))
         return path
 
     return make

@@ -90,18 +90,3 @@ async def test_a_missing_answer_is_nobody_elses() -> None:
     batcher = Batcher(lambda events: [2 * event for event in events[:1]], BatchSettings())
     assert await asyncio.gather(*(batcher.submit(number, 1) for number in range(3))) == [0, 2, 4]
     batcher.close()
-
-
-@in_a_loop
-async def test_an_answer_that_nobody_wants_is_dropped() -> None:
-    work = Doubling(is_open=False)
-    seen: list[tuple[int, int]] = []
-    batcher = Batcher(work, BatchSettings(), lambda events, elements, seconds: seen.append((events, elements)))
-    gone = batcher.submit(1, 7)
-    await work.wait_until_begun()
-    gone.cancel()
-    work.gate.set()
-    assert await batcher.submit(2, 5) == 4
-    assert gone.cancelled()
-    assert seen == [(1, 7), (1, 5)]
-    batcher.close()
