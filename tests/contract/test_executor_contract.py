@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.executor_contract import Bench, ExecutorContract, TwoProcessesContract
 from fixtures.tiny_training import make_dataset
-from ringflow.tune.executors import Executor, LocalExecutor
+from ringflow.tune.executors import LocalExecutor
 
 
 @pytest.fixture(scope="module")
@@ -17,22 +17,24 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("events"))
 
 
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalExecutor]:
+    """One for all tests: its workers have loaded torch already."""
+    made = LocalExecutor(tmp_path_factory.mktemp("study"), workers=2)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def again(tmp_path: Path) -> Iterator[Callable[[], Executor]]:
-    made: list[LocalExecutor] = []
-
-    def make() -> Executor:
-        made.append(LocalExecutor(tmp_path / "study", workers=2))
-        return made[-1]
-
-    yield make
-    for executor in made:
+def bench(executor: LocalExecutor, dataset: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield Bench(executor, executor._study, dataset, request.node.name)
+    if any(worker.order for worker in executor._workers.values()):
         executor.close()
 
 
 @pytest.fixture
-def bench(again: Callable[[], Executor], tmp_path: Path, dataset: Path) -> Bench:
-    return Bench(again(), tmp_path / "study", dataset)
+def again(executor: LocalExecutor) -> Callable[[], LocalExecutor]:
+    return lambda: executor
 
 
 class TestLocalExecutor(ExecutorContract, TwoProcessesContract):

@@ -126,6 +126,13 @@ def test_from_a_space_to_the_best_settings(tmp_path: Path, words: list[str], com
     assert refused.code == 2
     assert "--allow-changes" in refused.stderr
     assert command("tune", "resume", study, "--allow-changes").code == 0
+    journal = study / "journal.log"
+    journal.write_bytes(b"no journal\n" + journal.read_bytes())
+    damaged = command("tune", "resume", study, "--allow-changes")
+    assert (damaged.code, "journal.log is damaged" in damaged.stderr) == (1, True)
+    journal.rename(study / "study.db")
+    earlier = command("tune", "report", study)
+    assert (earlier.code, "is a study of an earlier version of ringflow" in earlier.stderr) == (1, True)
 
 
 def test_a_preset_is_tuned_in_a_space_that_is_shipped(
@@ -255,22 +262,3 @@ def test_bad_input_is_one_line(
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "study").exists()
-
-
-def test_a_damaged_journal_and_an_earlier_study_are_told(
-    tmp_path: Path, words: list[str], command: Callable[..., Any]
-) -> None:
-    study = tmp_path / "study"
-    assert command(*words, "--trials", 1).code == 0
-    journal = study / "journal.log"
-    whole = journal.read_bytes()
-    journal.write_bytes(b"no journal\n" + whole)
-    done = command("tune", "resume", study)
-    assert done.code == 1
-    assert "journal.log is damaged" in done.stderr
-    journal.rename(study / "study.db")
-    done = command("tune", "report", study)
-    assert done.code == 1
-    assert "is a study of an earlier version of ringflow" in done.stderr
-    journal.write_bytes(whole)
-    assert command("tune", "resume", study).code == 0

@@ -105,9 +105,9 @@ class Executor(ABC):
 
     def answer(self, trial: int, until: int) -> None:
         """What a trial that waits is told: the resource of its next report, or 0 to end."""
-        next(worker for worker in self._workers.values() if worker.order and worker.order.trial == trial).channel.send(
-            until=until
-        )
+        for worker in self._workers.values():  # none, if it has ended meanwhile
+            if worker.order is not None and worker.order.trial == trial:
+                worker.channel.send(until=until)
 
     def poll(self, seconds: float) -> Sequence[Message]:
         """What happened since the last call; waits up to so long for something to happen."""

@@ -139,6 +139,7 @@ def test_what_an_order_ended_with(
         worker.end(*said)
     executor.ends = {"w0": how}
     assert list(executor.poll(0.0)) == [ended(0, *expected)]
+    executor.answer(0, 10)  # to what it said before, too late
     assert executor.room(2)
 
 

@@ -98,7 +98,7 @@ def random_search() -> tuple[float, float]:
     return float(np.mean(best)), float(np.std(best))
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", ["evolution", "tpe", pytest.param("gp", marks=pytest.mark.heavy)])
 def test_beats_random_search(name: str) -> None:
     mean, deviation = random_search()
     best = [best_of_study(name, seed) for seed in range(STUDIES[name])]
