@@ -236,6 +236,7 @@ def test_a_failing_worker_is_one_line_and_ends_all(dataset: Path, tmp_path: Path
     assert (tmp_path / "run" / "bad_batch.safetensors").is_file()
 
 
+@pytest.mark.heavy
 def test_a_process_alone_is_told_how_to_start_it(dataset: Path, tmp_path: Path):
     done = ringflow("train", f"data={dataset}", *TINY, "sync=easgd", "--out", tmp_path / "run", code=2)
     assert done.stderr == (

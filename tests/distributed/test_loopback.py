@@ -53,6 +53,7 @@ def test_launch_local(events: Path, tmp_path: Path) -> None:
     assert elsewhere(launched(events, tmp_path / "run", "local")) == {}
 
 
+@pytest.mark.heavy
 def test_launch_mpi(events: Path, tmp_path: Path) -> None:
     try:
         mpiexec()
@@ -64,6 +65,7 @@ def test_launch_mpi(events: Path, tmp_path: Path) -> None:
     assert len({one.port for one in others}) <= 1
 
 
+@pytest.mark.heavy
 @pytest.mark.xdist_group("ray")
 def test_launch_ray(events: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
@@ -80,6 +82,7 @@ def test_a_cluster_on_loopback_is_found(ray_nodes: Any) -> None:
     assert "3 workers do not fit: the Ray cluster has 2 cores" in done.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.xdist_group("spark")
 def test_launch_spark(events: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")

@@ -104,6 +104,7 @@ def of_this_slurm() -> dict[int, str]:
     return found
 
 
+@pytest.mark.heavy
 def test_its_daemons_and_processes_listen_on_loopback(dataset: Path, tmp_path: Path) -> None:
     seen: dict[Listening, str] = {}
     with running(*SUBMIT, "--", "train", f"data={dataset}", *TINY, "--out", "run", folder=tmp_path) as process:

@@ -80,16 +80,6 @@ def test_two_processes_are_as_one(
 
 
 @pytest.mark.heavy
-def test_a_mistake_is_one_line(events: Path, session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    words = ["train", f"data={events}", *TINY, "source.lanes=3", "--out", tmp_path / "run"]
-    code, out, said = ringflow(capsys, *words)
-    assert (code, out) == (2, "")
-    [line] = said
-    assert line.startswith("ringflow: error: 2 processes cannot share 3 lanes evenly")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.heavy
 def test_a_killed_process_ends_the_launch_and_the_command_goes_on(
     events: Path, session: Any, spark_daemons: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -425,7 +425,17 @@ class Master:
                 self._validation_due |= trainer.finished
                 self._validate_if_due()
             self._write_checkpoint()
-        self._write_accounts([messages.account(), *(accounts[worker] for worker in sorted(accounts))])
+        accounts[MASTER] = messages.account()
+        record = {
+            "sync": self._settings.sync,
+            "workers": self._workers,
+            "staleness_mean": sum(self._staleness) / max(len(self._staleness), 1),
+            "staleness_largest": max(self._staleness, default=0),
+            "ranks": [
+                {"rank": rank, "role": "worker" if rank else "master", **accounts[rank]} for rank in sorted(accounts)
+            ],
+        }
+        write_atomic(trainer.folder / ACCOUNT_FILE, json.dumps(record, indent=1) + "\n")
         return None if trainer.finished else stopped(self._stop_request.signal_name or "a signal", self._state.events)
 
     def _take_in(self, report: Report) -> None:
@@ -470,18 +480,3 @@ class Master:
                 self._trainer.validate(self._step.average.model())
             self._validation_due = False
             self._ending |= self._trainer.stopped_early
-
-    def _write_accounts(self, accounts: Sequence[dict[str, Any]]) -> None:
-        """What all processes spent their time on, by rank; the first is the master's."""
-        roles = ["master", *["worker"] * self._workers]
-        record = {
-            "sync": self._settings.sync,
-            "workers": self._workers,
-            "staleness_mean": sum(self._staleness) / max(len(self._staleness), 1),
-            "staleness_largest": max(self._staleness, default=0),
-            "ranks": [
-                {"rank": rank, "role": role, **account}
-                for rank, (role, account) in enumerate(zip(roles, accounts, strict=True))
-            ],
-        }
-        write_atomic(self._trainer.folder / ACCOUNT_FILE, json.dumps(record, indent=1) + "\n")

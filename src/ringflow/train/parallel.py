@@ -175,9 +175,9 @@ class Replicated(Spread):
         try:
             with nullcontext() if now else self._replicas.no_sync():
                 yield
-        except RuntimeError:
-            if self._failed:
-                raise lost_peer(self._failed[0]) from self._failed[0]
+        except RuntimeError as error:
+            if self._failed or isinstance(error, dist.DistError):  # gloo has no type for it, NCCL has
+                raise lost_peer((*self._failed, error)[0]) from error
             raise
 
 

@@ -87,19 +87,19 @@ def test_one_alone_does_it_all_itself():
     ALONE.require_same({"taste": "sweet"})
 
 
-@pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR", "MASTER_PORT"])
-def test_a_word_that_is_missing_is_one_line(missing: str, monkeypatch: pytest.MonkeyPatch):
-    for name, value in zip(WORDS, ("0", "2", "0", "127.0.0.1", "1"), strict=True):
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv(missing)
-    with pytest.raises(UsageError, match=f"^WORLD_SIZE is set but {missing} is not; start with `ringflow launch`"):
-        joined(CPU).__enter__()
-
-
-@pytest.mark.parametrize("size", ["two", "", "-1", "1.5"])
-def test_a_number_of_processes_that_is_none_is_one_line(size: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WORLD_SIZE", size)
-    with pytest.raises(UsageError, match=f"^WORLD_SIZE={size} is no number of processes"):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({name: None}, f"WORLD_SIZE is set but {name} is not") for name in ("RANK", "MASTER_ADDR", "MASTER_PORT")]
+    + [({"WORLD_SIZE": size}, f"WORLD_SIZE={size} is no number of processes") for size in ("two", "", "-1", "1.5")],
+)
+def test_an_environment_that_cannot_be_is_one_line(
+    changed: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch
+):
+    given = {**dict(zip(WORDS, ("0", "2", "0", "127.0.0.1", "1"), strict=True)), **changed}
+    for name, value in given.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"^{said}"):
         joined(CPU).__enter__()
 
 
@@ -122,9 +122,8 @@ def test_what_torch_raises_where_processes_meet_is_a_lost_one_unless_memory_is_f
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_every_lane_belongs_to_one_process(size: int):
     dealt = [list(MeshPlace.of(rank, size, "replicate", 0).lanes(6)) for rank in range(size)]
-    assert [lane for lanes in dealt for lane in lanes] == list(
-        range(6)
-    )  # in the order in which a checkpoint lists them
+    in_order = [lane for lanes in dealt for lane in lanes]
+    assert in_order == list(range(6)), "a checkpoint lists them so"
     assert {len(lanes) for lanes in dealt} == {6 // size}
 
 
