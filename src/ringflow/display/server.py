@@ -66,7 +66,7 @@ class Answers:
         self._fixed["/"] = self._fixed["/index.html"]
         self._fixed["/events.json"] = _json(event_list(source, start))
         self._scene = lru_cache(_SCENES_KEPT)(source.scene)
-        self._scenes, self._ranks, self._waiting = Lock(), Lock(), 0
+        self._scenes, self._ranks = Lock(), Lock()
         self._ranking: dict[str, Any] = {"done": 0, "of": source.num_events, "failure": "", "errors": {}}
 
     def get(self, path: str) -> Answer:
@@ -89,19 +89,18 @@ class Answers:
 
     def scene(self, index: int) -> dict[str, Any]:
         """A scene, computed once as long as it is among the last ones asked for, and before any other is ranked."""
-        self._waiting += 1
-        try:
-            with self._scenes:
-                return self._scene(index)
-        finally:
-            self._waiting -= 1
+        with self._scenes:
+            return self._scene(index)
 
     def ranking(self) -> dict[str, Any]:
         """Which events are worst: errors of the first events, of more of them each time it is asked, as the page does."""
         with self._ranks:
             found, until = self._ranking, time.monotonic() + _SECONDS_OF_RANKING
             while (
-                found["done"] < found["of"] and not found["failure"] and not self._waiting and time.monotonic() < until
+                found["done"] < found["of"]
+                and not found["failure"]
+                and not self._scenes.locked()
+                and time.monotonic() < until
             ):
                 try:
                     add_errors(found["errors"], self._source.errors(found["done"]))
