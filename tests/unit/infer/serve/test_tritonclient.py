@@ -48,7 +48,9 @@ def answer(served: ServedModel, result: Any) -> dict[str, np.ndarray]:
     return {spec.name: result.as_numpy(spec.name) for spec in served.outputs}
 
 
-def event_with_candidates(served: ServedModel) -> Event:
+@pytest.fixture
+def event(served: ServedModel) -> Event:
+    """One with candidates."""
     return next(e for e in events_of(served, fake_block(0, 20)) if len(served.compute([e])[0]["candidate_label"]) > 2)
 
 
@@ -66,8 +68,9 @@ def test_health_and_metadata(client: InferenceServerClient, served: ServedModel)
 
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False])
-def test_infer(client: InferenceServerClient, served: ServedModel, binary_in: bool, binary_out: bool) -> None:
-    event = event_with_candidates(served)
+def test_infer(
+    client: InferenceServerClient, served: ServedModel, event: Event, binary_in: bool, binary_out: bool
+) -> None:
     event["cluster"][0, -1] = np.nan  # missing, in JSON too
     asked = [InferRequestedOutput(spec.name, binary_data=binary_out) for spec in served.outputs]
     result = client.infer("ringflow", inputs(event, binary_in), outputs=asked, request_id="mine")
@@ -79,8 +82,7 @@ def test_infer(client: InferenceServerClient, served: ServedModel, binary_in: bo
     assert (said["id"], said["model_name"], said["model_version"]) == ("mine", "ringflow", "1")
 
 
-def test_outputs_as_asked_for(client: InferenceServerClient, served: ServedModel) -> None:
-    event = event_with_candidates(served)
+def test_outputs_as_asked_for(client: InferenceServerClient, served: ServedModel, event: Event) -> None:
     everything = client.infer("ringflow", inputs(event), model_version="1")
     assert [output["name"] for output in everything.get_response()["outputs"]] == [s.name for s in served.outputs]
     asked = [InferRequestedOutput("candidate_momentum"), InferRequestedOutput("candidate_label", binary_data=False)]
@@ -90,24 +92,22 @@ def test_outputs_as_asked_for(client: InferenceServerClient, served: ServedModel
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_an_event_of_nothing(client: InferenceServerClient, served: ServedModel, binary: bool) -> None:
-    nothing = {kind: table[:0] for kind, table in events_of(served, fake_block(0, 1))[0].items()}
+def test_an_event_of_nothing(client: InferenceServerClient, served: ServedModel, event: Event, binary: bool) -> None:
+    nothing = {kind: table[:0] for kind, table in event.items()}
     result = client.infer("ringflow", inputs(nothing, binary))
     assert [answer(served, result)[spec.name].size for spec in served.outputs] == [0] * 5
     assert result.get_output("candidate_momentum")["shape"] == [0, 4]
 
 
 @pytest.mark.parametrize("how", ["gzip", "deflate"])
-def test_compressed(client: InferenceServerClient, served: ServedModel, how: str) -> None:
-    event = events_of(served, fake_block(0, 1))[0]
+def test_compressed(client: InferenceServerClient, served: ServedModel, event: Event, how: str) -> None:
     result = client.infer(
         "ringflow", inputs(event), request_compression_algorithm=how, response_compression_algorithm=how
     )
     assert same_answer(answer(served, result), served.compute([event])[0])
 
 
-def test_errors(client: InferenceServerClient, served: ServedModel) -> None:
-    event = events_of(served, fake_block(0, 1))[0]
+def test_errors(client: InferenceServerClient, served: ServedModel, event: Event) -> None:
     broken = {kind: table.copy() for kind, table in event.items()}
     broken["track"][0, 0] = np.nan
     for model, version, given, status, message in (
