@@ -14,10 +14,11 @@ def _known_model(_: object, path: Path) -> None:
     model_file(path)
 
 
-def _known_dataset(_: object, path: Path) -> None:
+def _known_dataset(_: object, path: Path | None) -> None:
     from ringflow.data.manifest import read_manifest
 
-    read_manifest(path)
+    if path is not None:  # defaults are looked at, too
+        read_manifest(path)
 
 
 ModelName = Annotated[Path, Parameter(validator=_known_model, help="Model file, folder of a run, or `shipped`.")]
