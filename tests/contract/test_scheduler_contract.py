@@ -1,4 +1,4 @@
-"""What every scheduler promises, whatever it decides. A new scheduler inherits `SchedulerContract`.
+"""What every scheduler promises, whatever it decides.
 
 A study is played: trials are added, report, and are lost, in an order that Hypothesis chooses, until nothing runs any more.
 """
@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringflow.tune.schedulers import SCHEDULERS, Decision, Ladder, Report, Scheduler, make_scheduler
@@ -136,126 +136,88 @@ def play(scheduler: Scheduler, values: Sequence[Sequence[float]], actions: Seque
     return study
 
 
-#: The same test serves several classes, which Hypothesis takes for a mistake.
-MANY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+MANY = settings(max_examples=50, deadline=None)
 LADDERS = st.builds(Ladder, st.integers(1, 5), st.integers(5, 100), st.integers(2, 4))
 
 
-class SchedulerContract:
-    """Inherit it and name the scheduler."""
-
-    name: ClassVar[str]
-
-    @classmethod
-    def make(cls, ladder: Ladder, trials: int) -> Scheduler:
-        return make_scheduler(cls.name, ladder, trials=trials, initial_workers=2, most_workers=64)
-
-    @classmethod
-    def may_pass(cls, passed: Pass, eta: int) -> bool:
-        """One in `eta` of those that are at a rung, and at least one."""
-        return passed.better < max(passed.came // eta, 1)
-
-    @given(ladder=LADDERS, table=tables(), actions=actions_of())
-    @MANY
-    def test_every_trial_gets_its_end(self, ladder: Ladder, table: Table, actions: Actions) -> None:
-        study = play(self.make(ladder, len(table)), table, actions)
-        assert not study.until
-        assert not study.paused
-        assert study.over == set(study.resource)
-
-    @given(ladder=LADDERS, table=tables(), actions=actions_of())
-    @MANY
-    def test_the_same_told_again_gives_the_same_decisions(self, ladder: Ladder, table: Table, actions: Actions) -> None:
-        first, second = (play(self.make(ladder, len(table)), table, actions).told for _ in range(2))
-        assert first == second
-
-    @given(ladder=LADDERS, table=tables(), actions=actions_of())
-    @MANY
-    def test_few_pass_a_rung_and_none_without_a_value(self, ladder: Ladder, table: Table, actions: Actions) -> None:
-        reports_only = [(action, number) for action, number in actions if action != "lose"]
-        study = play(self.make(ladder, len(table)), table, reports_only)
-        assert all(math.isfinite(passed.value) for passed in study.passed)
-        assert all(self.may_pass(passed, ladder.eta) for passed in study.passed)
-
-    @given(ladder=LADDERS, table=tables())
-    @MANY
-    def test_a_finite_value_comes_to_the_end(self, ladder: Ladder, table: Table) -> None:
-        table = [[row[0]] * REPORTS for row in [*table, [0.5]]]
-        study = play(self.make(ladder, len(table)), table, [("add", 0)] * len(table))
-        assert any(math.isfinite(value) for value in study.came[ladder.most].values())
-
-    @given(ladder=LADDERS, table=tables(), actions=actions_of())
-    @MANY
-    def test_a_report_that_comes_twice_changes_nothing(self, ladder: Ladder, table: Table, actions: Actions) -> None:
-        once, stuttering = self.make(ladder, len(table)), self.make(ladder, len(table))
-        say = stuttering.report
-
-        def twice(report: Report) -> Decision:
-            decision = say(report)
-            again = say(report)
-            assert (again.verdict in ("continue", "resize")) == (decision.verdict in ("continue", "resize"))
-            assert (again.until, again.workers) == (decision.until, decision.workers)
-            return decision
-
-        stuttering.report = twice  # type: ignore[method-assign]
-        assert play(once, table, actions).told == play(stuttering, table, actions).told
-
-    def test_a_report_on_the_way_changes_nothing(self) -> None:
-        scheduler = self.make(Ladder(10, 200, 4), 4)
-        first = scheduler.add(0)
-        early = scheduler.report(Report(0, first.until - 1, math.nan))
-        assert (early.verdict, early.until, early.workers) == ("continue", first.until, first.workers)
+EVERY = pytest.mark.parametrize("name", SCHEDULERS)
 
 
-class TestNone(SchedulerContract):
-    name = "none"
+def make(name: str, ladder: Ladder, trials: int) -> Scheduler:
+    return make_scheduler(name, ladder, trials=trials, initial_workers=2, most_workers=64)
 
 
-class TestHalving(SchedulerContract):
-    name = "halving"
+def may_pass(name: str, passed: Pass, eta: int) -> bool:
+    """One in `eta` of those that are at a rung, and at least one."""
+    match name:
+        case (
+            "hyperband" | "rasda-idle"
+        ):  # brackets meet at a resource, nobody is compared between rungs: see their tables
+            return passed.better < passed.came
+        case "asha-promote":  # never fewer than `eta` before one goes on, but in the end somebody must come to the top
+            return passed.closed or passed.better < passed.came // eta
+    return passed.better < max(passed.came // eta, 1)
 
 
-class TestHyperband(SchedulerContract):
-    name = "hyperband"
-
-    @classmethod
-    def may_pass(cls, passed: Pass, eta: int) -> bool:
-        """Trials of several brackets meet at a resource; that each halves by itself is seen from its table."""
-        return passed.better < passed.came
-
-
-class TestAsha(SchedulerContract):
-    name = "asha"
-
-
-class TestAshaPromote(SchedulerContract):
-    name = "asha-promote"
-
-    @classmethod
-    def may_pass(cls, passed: Pass, eta: int) -> bool:
-        """Never fewer than `eta` before one goes on, but in the end somebody must come to the top."""
-        return passed.closed or passed.better < passed.came // eta
+@EVERY
+@given(ladder=LADDERS, table=tables(), actions=actions_of())
+@MANY
+def test_every_trial_gets_its_end_and_the_same_told_again_the_same(
+    name: str, ladder: Ladder, table: Table, actions: Actions
+) -> None:
+    study, again = (play(make(name, ladder, len(table)), table, actions) for _ in range(2))
+    assert not study.until
+    assert not study.paused
+    assert study.over == set(study.resource)
+    assert study.told == again.told
 
 
-class TestRasda(SchedulerContract):
-    name = "rasda"
+@EVERY
+@given(ladder=LADDERS, table=tables(), actions=actions_of())
+@MANY
+def test_few_pass_a_rung_and_none_without_a_value(name: str, ladder: Ladder, table: Table, actions: Actions) -> None:
+    reports_only = [(action, number) for action, number in actions if action != "lose"]
+    study = play(make(name, ladder, len(table)), table, reports_only)
+    assert all(math.isfinite(passed.value) for passed in study.passed)
+    assert all(may_pass(name, passed, ladder.eta) for passed in study.passed)
 
 
-class TestRasdaIdle(SchedulerContract):
-    name = "rasda-idle"
-
-    @classmethod
-    def may_pass(cls, passed: Pass, eta: int) -> bool:
-        """At halts between rungs nobody is compared; that rungs are those of ASHA is seen from its table."""
-        return passed.better < passed.came
-
-
-def test_every_scheduler_keeps_the_contract() -> None:
-    kinds = (TestNone, TestHalving, TestHyperband, TestAsha, TestAshaPromote, TestRasda, TestRasdaIdle)
-    assert {kind.name for kind in kinds} == set(SCHEDULERS)
+@EVERY
+@given(ladder=LADDERS, table=tables())
+@MANY
+def test_a_finite_value_comes_to_the_end(name: str, ladder: Ladder, table: Table) -> None:
+    table = [[row[0]] * REPORTS for row in [*table, [0.5]]]
+    study = play(make(name, ladder, len(table)), table, [("add", 0)] * len(table))
+    assert any(math.isfinite(value) for value in study.came[ladder.most].values())
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@EVERY
+@given(ladder=LADDERS, table=tables(), actions=actions_of())
+@MANY
+def test_a_report_that_comes_twice_changes_nothing(name: str, ladder: Ladder, table: Table, actions: Actions) -> None:
+    once, stuttering = make(name, ladder, len(table)), make(name, ladder, len(table))
+    say = stuttering.report
+
+    def twice(report: Report) -> Decision:
+        decision = say(report)
+        again = say(report)
+        assert (again.verdict in ("continue", "resize")) == (decision.verdict in ("continue", "resize"))
+        assert (again.until, again.workers) == (decision.until, decision.workers)
+        return decision
+
+    stuttering.report = twice  # type: ignore[method-assign]
+    assert play(once, table, actions).told == play(stuttering, table, actions).told
+
+
+@EVERY
+def test_a_report_on_the_way_changes_nothing(name: str) -> None:
+    scheduler = make(name, Ladder(10, 200, 4), 4)
+    first = scheduler.add(0)
+    early = scheduler.report(Report(0, first.until - 1, math.nan))
+    assert (early.verdict, early.until, early.workers) == ("continue", first.until, first.workers)
+
+
+@EVERY
 def test_ties_are_for_the_first_to_come(name: str) -> None:
     scheduler = make_scheduler(name, Ladder(10, 40, 4), trials=8)
     study = play(scheduler, [[1.0] * 8] * 8, [("add", 0)] * 8)

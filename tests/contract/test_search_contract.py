@@ -1,4 +1,4 @@
-"""What every search promises, however it chooses. A new search inherits `SearchContract`."""
+"""What every search promises, however it chooses."""
 
 from __future__ import annotations
 
@@ -44,99 +44,88 @@ def random_history(trials: Sequence[int], seed: int = 5) -> list[TrialRecord]:
     return [known_trial(trial, point, value_of(point)) for trial, point in points]
 
 
-class SearchContract:
-    """Inherit it and name the search."""
-
-    name: str
-
-    def make(self, space: Space = SPACE, seed: int = 3) -> Search:
-        return Search(self.name, space, SETTINGS, seed=seed)
-
-    def ask(self, trial: int, known: Sequence[TrialRecord], space: Space = SPACE, seed: int = 3) -> Point:
-        point = self.make(space, seed).ask(trial, known)
-        assert point is not None
-        return point
-
-    def test_answers_with_points_that_the_settings_allow(self) -> None:
-        search, known = self.make(), []
-        for trial in range(24):
-            point = search.ask(trial, known)
-            assert SPACE.holds(point)
-            assert with_values(SETTINGS, point)
-            assert all(point != other.point for other in known)
-            known.append(known_trial(trial, point, value_of(point)))
-
-    @pytest.mark.parametrize("trials", [0, 3, 12])
-    def test_the_same_seed_trial_and_history_give_the_same_answer(self, trials: int) -> None:
-        running = [known_trial(90 + trial.number, trial.point) for trial in random_history([7, 8], 6)]
-        known = [*random_history(range(trials)), *running]
-        search = self.make()
-        first = search.ask(trials, known)
-        search.ask(trials + 1, known[:-1])
-        np.random.seed(1)  # noqa: NPY002
-        random.seed(1)
-        assert search.ask(trials, known) == first
-        assert self.ask(trials, list(reversed(known))) == first
-
-    def test_a_question_changes_nothing(self) -> None:
-        known = random_history(range(12))
-        before = [(trial.number, dict(trial.point), trial.value) for trial in known]
-        state = np.random.get_state()[1].tolist()  # noqa: NPY002
-        self.ask(12, known)
-        assert [(trial.number, dict(trial.point), trial.value) for trial in known] == before
-        assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
-
-    def test_another_seed_gives_another_answer(self) -> None:
-        assert self.ask(0, [], seed=3) != self.ask(0, [], seed=4)
-
-    def test_nothing_is_tried_twice_in_parallel(self) -> None:
-        known = random_history(range(14))
-        for trial in range(14, 22):
-            known.append(known_trial(trial, self.ask(trial, known)))
-        assert len({tuple(sorted(trial.point.items())) for trial in known}) == len(known)
-
-    def test_a_small_space_is_tried_once_and_then_there_is_nothing_left(self) -> None:
-        search, known = self.make(SMALL), []
-        while (point := search.ask(len(known), known)) is not None:
-            known.append(known_trial(len(known), point, float(len(known) % 4)))
-            assert len(known) <= 9
-        assert len({tuple(trial.point.values()) for trial in known}) == 9
-
-    def test_a_space_without_anything_allowed_is_told(self) -> None:
-        with pytest.raises(SettingsError, match="allowed"):
-            self.make(NEVER).ask(0, [])
-
-    def test_values_that_say_little(self) -> None:
-        known = random_history(range(12))
-        for value in (math.nan, math.inf, -math.inf, 1e308, 2.0):
-            stopped = [known_trial(trial.number, trial.point, value, state="stopped") for trial in known]
-            assert SPACE.holds(self.ask(12, stopped))
-            assert SPACE.holds(self.ask(12, [*known[:-1], stopped[-1]]))
+EVERY = pytest.mark.parametrize(
+    "name", ["grid", "random", "evolution", "tpe", "qmc", "cmaes", pytest.param("gp", marks=pytest.mark.heavy)]
+)
 
 
-class TestGrid(SearchContract):
-    name = "grid"
-
-    def test_another_seed_gives_another_answer(self) -> None:
-        assert self.ask(0, [], seed=3) == self.ask(0, [], seed=4)
+def make(name: str, space: Space = SPACE, seed: int = 3) -> Search:
+    return Search(name, space, SETTINGS, seed=seed)
 
 
-class TestRandom(SearchContract):
-    name = "random"
+def ask(name: str, trial: int, known: Sequence[TrialRecord], space: Space = SPACE, seed: int = 3) -> Point:
+    point = make(name, space, seed).ask(trial, known)
+    assert point is not None
+    return point
 
 
-class TestEvolution(SearchContract):
-    name = "evolution"
+@EVERY
+def test_answers_with_points_that_the_settings_allow(name: str) -> None:
+    search, known = make(name), []
+    for trial in range(24):
+        point = search.ask(trial, known)
+        assert SPACE.holds(point)
+        assert with_values(SETTINGS, point)
+        assert all(point != other.point for other in known)
+        known.append(known_trial(trial, point, value_of(point)))
 
 
-class TestTpe(SearchContract):
-    name = "tpe"
+@pytest.mark.parametrize("trials", [0, 3, 12])
+@EVERY
+def test_the_same_seed_trial_and_history_give_the_same_answer(name: str, trials: int) -> None:
+    running = [known_trial(90 + trial.number, trial.point) for trial in random_history([7, 8], 6)]
+    known = [*random_history(range(trials)), *running]
+    search = make(name)
+    first = search.ask(trials, known)
+    search.ask(trials + 1, known[:-1])
+    np.random.seed(1)  # noqa: NPY002
+    random.seed(1)
+    assert search.ask(trials, known) == first
+    assert ask(name, trials, list(reversed(known))) == first
 
 
-@pytest.mark.heavy
-class TestGaussianProcess(SearchContract):
-    name = "gp"
+@EVERY
+def test_a_question_changes_nothing(name: str) -> None:
+    known = random_history(range(12))
+    before = [(trial.number, dict(trial.point), trial.value) for trial in known]
+    state = np.random.get_state()[1].tolist()  # noqa: NPY002
+    ask(name, 12, known)
+    assert [(trial.number, dict(trial.point), trial.value) for trial in known] == before
+    assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
 
 
-class TestQuasiMonteCarlo(SearchContract):
-    name = "qmc"
+@EVERY
+def test_another_seed_gives_another_answer(name: str) -> None:
+    assert (ask(name, 0, [], seed=3) == ask(name, 0, [], seed=4)) == (name == "grid")
+
+
+@EVERY
+def test_nothing_is_tried_twice_in_parallel(name: str) -> None:
+    known = random_history(range(14))
+    for trial in range(14, 22):
+        known.append(known_trial(trial, ask(name, trial, known)))
+    assert len({tuple(sorted(trial.point.items())) for trial in known}) == len(known)
+
+
+@EVERY
+def test_a_small_space_is_tried_once_and_then_there_is_nothing_left(name: str) -> None:
+    search, known = make(name, SMALL), []
+    while (point := search.ask(len(known), known)) is not None:
+        known.append(known_trial(len(known), point, float(len(known) % 4)))
+        assert len(known) <= 9
+    assert len({tuple(trial.point.values()) for trial in known}) == 9
+
+
+@EVERY
+def test_a_space_without_anything_allowed_is_told(name: str) -> None:
+    with pytest.raises(SettingsError, match="allowed"):
+        make(name, NEVER).ask(0, [])
+
+
+@EVERY
+def test_values_that_say_little(name: str) -> None:
+    known = random_history(range(12))
+    for value in (math.nan, math.inf, -math.inf, 1e308, 2.0):
+        stopped = [known_trial(trial.number, trial.point, value, state="stopped") for trial in known]
+        assert SPACE.holds(ask(name, 12, stopped))
+        assert SPACE.holds(ask(name, 12, [*known[:-1], stopped[-1]]))
