@@ -131,6 +131,7 @@ class TestCollision(GeneratorContract):
         return GeneratorSettings(sample="ttbar", seed=3)
 
 
+@pytest.mark.heavy  # Pythia takes seconds to start where photons collide; `tests/unit/sim/test_pythia.py` looks at it
 class TestOverlay(GeneratorContract):
     @pytest.fixture(scope="class")
     @classmethod

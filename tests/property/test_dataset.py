@@ -60,7 +60,7 @@ def test_a_shard_gives_back_every_bit(block: EventBlock, cut: int) -> None:
         assert bits(read) == bits(block)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     events=st.integers(1, 30),
     events_per_shard=st.integers(1, 12),

@@ -62,6 +62,7 @@ def test_no_bin_is_longer_than_the_bound_even_if_all_keys_are_equal():
         assert int(bins.offsets[-1]) == sum(COUNTS)
 
 
+@pytest.mark.heavy
 def test_one_compiled_program_serves_all_batches_of_a_shape(monkeypatch: pytest.MonkeyPatch):
     """Without the kernel of the accelerator, which stands apart: it must meet no value that shapes depend on."""
 

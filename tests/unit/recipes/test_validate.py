@@ -54,6 +54,7 @@ def test_core_resolution_is_the_sigma_of_a_gaussian_and_ignores_tails():
     assert core_resolution(values) == pytest.approx(0.05, rel=0.05)
 
 
+@pytest.mark.heavy
 def test_guns_do_not_depend_on_the_number_of_workers():
     shots = [Shot("clic", (22,), 5.0, BARREL, 30, 3), Shot("clic", (211,), 5.0, BARREL, 30, 3)]
     alone, together = (run_all(observe, shots, workers, "test") for workers in (1, 2))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -321,25 +320,3 @@ def test_a_number_too_large_to_read_is_reported(write: Callable[..., Path]) -> N
     path.write_bytes(path.read_bytes().replace(b" 1.0000000000000000e+01", b" 1.0000000000000000e+999"))
     with pytest.raises(InputFileError, match="event 0 holds momenta or positions that are not finite"):
         read(path)
-
-
-def _field_file() -> Path:
-    beside = Path(__file__).parents[4] / "shared" / "data"
-    return Path(os.environ.get("RINGFLOW_SHARED_DATA", beside)) / "eeH_250gev.hepmc3.zst"
-
-
-missing = pytest.mark.skipif(not _field_file().is_file(), reason="not at hand; set RINGFLOW_SHARED_DATA")
-
-
-@missing
-@pytest.mark.heavy
-def test_a_file_from_the_field_keeps_its_four_momentum() -> None:
-    events = read(_field_file())
-    row = np.repeat(np.arange(len(events)), events.counts)
-    assert len(events) == 100
-    assert np.bincount(row, events.energy) == pytest.approx(250.0, abs=1e-5)
-    for component in (events.px, events.py, events.pz):
-        assert np.abs(np.bincount(row, component)).max() < 1e-5
-    assert np.hypot(events.x, events.y).max() <= CYLINDER[0]
-    # Some K0S and Lambda of the file decay behind the tracker: they are whole again.
-    assert np.isin(np.abs(events.pdg), (310, 3122)).sum() > 5
