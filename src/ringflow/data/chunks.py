@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,18 +37,13 @@ from ringflow.event.schema import parquet_name
 _SHARDS_PER_LANE = 4
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The training events of one shard."""
+class _Part(NamedTuple):
+    """The training events of one shard, and the file where their elements are stored."""
 
     dataset: Dataset
     shard: Shard
     columns: tuple[str, ...]
     file: Path
-
-    @property
-    def events(self) -> int:
-        return self.shard.splits["train"]
 
 
 class Lane(NamedTuple):
@@ -62,7 +57,31 @@ class Lane(NamedTuple):
 ALL = Lane(0, 1)
 
 
-class DatasetChunks:
+class Ahead:
+    """Chunks by index, made one after the other in a thread of their own; `make` is a pure function of the index."""
+
+    def __init__(self, make: Callable[[int], ElementBatch]) -> None:
+        self._make = make
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="chunks")
+        self._begun: dict[int, Future[ElementBatch]] = {}
+
+    def prefetch(self, index: int) -> None:
+        """Begin to make a chunk."""
+        if index not in self._begun:
+            self._begun[index] = self._thread.submit(self._make, index)
+
+    def chunk(self, index: int) -> ElementBatch:
+        """A chunk, waited for if it is not ready; what went wrong in the background is raised here."""
+        self.prefetch(index)
+        return self._begun.pop(index).result()
+
+    def close(self) -> None:
+        """Drop what was begun; one that is being made is waited for."""
+        self._thread.shutdown(cancel_futures=True)
+        self._begun.clear()
+
+
+class DatasetChunks(Ahead):
     """Chunks of about `chunk_events` events of the training split; chunk `index` depends on seed, lane and index only."""
 
     def __init__(
@@ -77,37 +96,37 @@ class DatasetChunks:
         threads: int = 1,
         cache: Path | None = None,
     ) -> None:
+        super().__init__(self._read)
         self._calorimeter, self._seed, self._lane = calorimeter, seed, lane
         for dataset in datasets:
             require_learnable(dataset, detector, calorimeter)
         self._parts = [part for dataset in datasets for part in _parts(dataset, calorimeter, cache)]
-        self.num_events = sum(part.events for part in self._parts)
+        self.num_events = sum(part.shard.splits["train"] for part in self._parts)
         self._by_shards = self.num_events > chunk_events and len(self._parts) >= _SHARDS_PER_LANE * lane.of
         parts = len(self._parts) // lane.of if self._by_shards else len(self._parts)
         self._per_epoch = min(max(round(self.num_events / chunk_events), 1), parts)
         self._whole: ElementBatch | None = None
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="shards")
-        self._ahead = Ahead(self._make)
 
     def chunk(self, index: int) -> ElementBatch:
         """Elements with targets."""
         if self._per_epoch > 1:
-            return self._ahead.chunk(index)
+            return super().chunk(index)
         if self._whole is None:
-            self._whole = self._ahead.chunk(0)
+            self._whole = super().chunk(0)
         return self._whole
 
     def prefetch(self, index: int) -> None:
-        """Begin to read a chunk."""
-        if self._per_epoch > 1:
-            self._ahead.prefetch(index)
+        """Begin to read a chunk, unless there is but one."""
+        if self._per_epoch > 1 or self._whole is None:
+            super().prefetch(index if self._per_epoch > 1 else 0)
 
     def close(self) -> None:
         """End the threads."""
         self._readers.shutdown(wait=False, cancel_futures=True)
-        self._ahead.close()
+        super().close()
 
-    def _make(self, index: int) -> ElementBatch:
+    def _read(self, index: int) -> ElementBatch:
         epoch, place = divmod(index, self._per_epoch)
         order = np.random.default_rng([self._seed, epoch]).permutation(len(self._parts))
         if self._by_shards:
@@ -119,13 +138,18 @@ class DatasetChunks:
         return made.take(torch.arange(self._lane.number, made.num_events, self._lane.of))
 
     def _elements(self, part: _Part) -> ElementBatch:
-        def make() -> ElementBatch:
-            return _read(part, self._calorimeter)
-
-        if self._per_epoch == 1:  # read once: nothing to store
-            return make()
-        with write_errors(part.file):
-            return stored(part.file, make)
+        """The training events of a shard; stored, and made first if they are not there or cannot be read."""
+        is_stored = self._per_epoch > 1  # else they are read once
+        with suppress(OSError, SafetensorError, KeyError):
+            if is_stored:
+                return from_tensors(load_file(part.file))
+        blocks = part.dataset.one_shard(part.shard).events("train", part.columns)
+        batch = join([from_block(block, self._calorimeter, with_targets=True) for block in blocks])
+        if is_stored:
+            with write_errors(part.file):
+                part.file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(part.file, save({name: c.contiguous() for name, c in to_tensors(batch).items()}))
+        return batch
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -181,13 +205,9 @@ def _parts(dataset: Dataset, calorimeter: str, cache: Path | None) -> list[_Part
     return [_Part(dataset, shard, columns, folder / f"{shard.sha256[:32]}.safetensors") for shard in shards]
 
 
-def _read(part: _Part, calorimeter: str) -> ElementBatch:
-    blocks = part.dataset.one_shard(part.shard).events("train", part.columns)
-    return join([from_block(block, calorimeter, with_targets=True) for block in blocks])
-
-
 #: To be raised when the meaning of a stored column changes under the same name.
 STORED_VERSION = 1
+_STORED = ["kind", "features", "position", "reference", "charge", "offsets", "label", "target_charge", "momentum"]
 
 
 def to_tensors(batch: ElementBatch) -> dict[str, Tensor]:
@@ -209,48 +229,8 @@ def to_tensors(batch: ElementBatch) -> dict[str, Tensor]:
 
 def from_tensors(columns: dict[str, Tensor]) -> ElementBatch:
     """The batch again."""
-    targets = ElementTargets(columns["label"].long(), columns["target_charge"].long(), columns["momentum"])
-    return ElementBatch(
-        columns["kind"].long(),
-        columns["features"],
-        columns["position"],
-        columns["reference"],
-        columns["charge"].long(),
-        columns["offsets"],
-        targets,
+    kind, features, position, reference, charge, offsets, label, target_charge, momentum = (
+        columns[name].long() if columns[name].dtype == torch.int8 else columns[name] for name in _STORED
     )
-
-
-def stored(path: Path, make: Callable[[], ElementBatch]) -> ElementBatch:
-    """What the file holds; made and written first if it is not there or cannot be read."""
-    try:
-        return from_tensors(load_file(path))
-    except (OSError, SafetensorError, KeyError):
-        batch = make()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, save({name: column.contiguous() for name, column in to_tensors(batch).items()}))
-    return batch
-
-
-class Ahead:
-    """Chunks by index, made one after the other in a thread of their own; `make` is a pure function of the index."""
-
-    def __init__(self, make: Callable[[int], ElementBatch]) -> None:
-        self._make = make
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="chunks")
-        self._begun: dict[int, Future[ElementBatch]] = {}
-
-    def prefetch(self, index: int) -> None:
-        """Begin to make a chunk."""
-        if index not in self._begun:
-            self._begun[index] = self._thread.submit(self._make, index)
-
-    def chunk(self, index: int) -> ElementBatch:
-        """A chunk, waited for if it is not ready; what went wrong in the background is raised here."""
-        self.prefetch(index)
-        return self._begun.pop(index).result()
-
-    def close(self) -> None:
-        """Drop what was begun; one that is being made is waited for."""
-        self._thread.shutdown(cancel_futures=True)
-        self._begun.clear()
+    targets = ElementTargets(label, target_charge, momentum)
+    return ElementBatch(kind, features, position, reference, charge, offsets, targets)

@@ -92,7 +92,7 @@ def test_stored_elements_are_used_and_made_again_when_broken(dataset: Path, monk
     assert len(files) == 3
     again = chunks(dataset, chunk_events=8)
     with monkeypatch.context() as patch:
-        patch.setattr("ringflow.data.chunks._read", lambda *_: pytest.fail("read from Parquet again"))
+        patch.setattr("ringflow.data.chunks.from_block", lambda *_, **__: pytest.fail("read from Parquet again"))
         assert all(equal(again.chunk(index), made[index]) for index in range(3))
     files[0].write_bytes(files[0].read_bytes()[:50])
     assert all(equal(again.chunk(index + 3), again.chunk(index + 3)) for index in range(3))
