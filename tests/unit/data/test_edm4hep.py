@@ -1,4 +1,7 @@
-"""EDM4hep files the project writes itself, in every layout: values, units, indices and truth come out as they went in."""
+"""EDM4hep files the project writes itself, in every layout: values, units, indices and truth come out as they went in.
+
+What a file can lack is told in one clear line, or the events are without it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import uproot
 
 from fixtures.edm4hep_files import FIELD, WRITERS, Content, Lists, add_table, references, write_frame, write_rntuple
 from ringflow.base.errors import InputFileError, SettingsError, UsageError
@@ -14,7 +18,7 @@ from ringflow.data.edm4hep import Edm4hepFile, load_profile, open_edm4hep, profi
 from ringflow.data.edm4hep.convert import BENDING, TrackHelix
 from ringflow.data.edm4hep.podio import PodioFile, collection_id
 from ringflow.event.block import EventBlock, concatenate
-from ringflow.event.particles import CHARGED_HADRON, MUON, PHOTON
+from ringflow.event.particles import CHARGED_HADRON, MUON, NONE, PHOTON
 from ringflow.event.schema import SUBSYSTEMS
 from ringflow.sim.flight import Helix as SimulatedHelix
 
@@ -107,26 +111,6 @@ def test_helices_agree_with_those_of_the_simulation() -> None:
     np.testing.assert_allclose(path[~reaches], np.pi * pt[~reaches] / (BENDING * FIELD), rtol=1e-9)
 
 
-def test_hits(block: EventBlock) -> None:
-    hit = block["hit"]
-    assert hit["energy"].tolist() == [1.0, 3.0, 0.5, 0.5, 2.0, 0.25]
-    assert hit["layer"].tolist() == [2, 3, 4, 5, 1, 0]
-    assert [SUBSYSTEMS[code] for code in hit["subsystem"]] == ["ecal_barrel"] * 4 + ["hcal_barrel", "yoke_endcap"]
-    assert hit["cluster"].tolist() == [0, 0, 1, 1, 0, 0]
-    assert hit["time"].tolist() == [7.0, 8.0, 9.0, 10.0, 7.0, 7.0]
-
-
-def test_clusters_are_what_their_hits_are(block: EventBlock) -> None:
-    cluster = block["cluster"]
-    assert cluster["energy"].tolist() == [6.25, 1.0]
-    assert cluster["ecal_energy"].tolist() == [4.0, 1.0]
-    assert cluster["hcal_energy"].tolist() == [2.0, 0.0]
-    assert cluster["muon_energy"].tolist() == [0.25, 0.0]
-    assert cluster["num_hits"].tolist() == [4, 2]
-    assert cluster["start_layer"].tolist() == [2, 4]
-    assert cluster["x"][1] == pytest.approx(2172.5)
-
-
 def test_clusters_without_hits(tmp_path: Path) -> None:
     content = Content()
     content.drop("ECALBarrel", "HCALBarrel", "MUON", "CalohitMCTruthLink")
@@ -144,11 +128,7 @@ def test_clusters_without_hits(tmp_path: Path) -> None:
     assert found["cluster_link"]["particle"].tolist() == [0, 1]
     assert found["cluster_link"]["energy"].tolist() == [6.25, 1.0]
     assert found["target"]["cluster"].tolist() == [-1, 1, -1, -1]
-
-
-def test_a_cluster_without_position_is_put_where_its_particle_points(tmp_path: Path) -> None:
-    content = Content()
-    content.drop("ECALBarrel", "HCALBarrel", "MUON", "CalohitMCTruthLink")
+    # Without a position they are put where their particles point.
     content.members["PandoraClusters"] |= {f"position.{axis}": [[0.0, 0.0], [], []] for axis in "xyz"}
     cluster = read(write_frame(tmp_path / "events.root", content))["cluster"]
     np.testing.assert_allclose(np.hypot(cluster["x"], cluster["y"]), 2150.0, rtol=1e-6)
@@ -156,13 +136,38 @@ def test_a_cluster_without_position_is_put_where_its_particle_points(tmp_path: P
     assert cluster["z"][0] / cluster["x"][0] == pytest.approx(5.0 / 9.5)
 
 
-def test_candidates(block: EventBlock) -> None:
-    candidate = block["candidate"]
-    assert candidate["label"].tolist() == [CHARGED_HADRON, PHOTON, CHARGED_HADRON, MUON]
-    assert candidate["charge"].tolist() == [1, 0, -1, 1]
-    assert candidate["track"].tolist() == [0, -1, 1, 0]
-    assert candidate["cluster"].tolist() == [0, 1, -1, -1]
-    np.testing.assert_allclose(candidate["energy"], [11.2, 1.0, 2.1, 1.1], rtol=1e-6)
+def test_hits_clusters_and_candidates(block: EventBlock) -> None:
+    expected: dict[str, dict[str, list[float]]] = {
+        "hit": {
+            "energy": [1.0, 3.0, 0.5, 0.5, 2.0, 0.25],
+            "layer": [2, 3, 4, 5, 1, 0],
+            "subsystem": [
+                *[SUBSYSTEMS.index("ecal_barrel")] * 4,
+                *map(SUBSYSTEMS.index, ("hcal_barrel", "yoke_endcap")),
+            ],
+            "cluster": [0, 0, 1, 1, 0, 0],
+            "time": [7.0, 8.0, 9.0, 10.0, 7.0, 7.0],
+        },
+        "cluster": {  # is what its hits are
+            "energy": [6.25, 1.0],
+            "ecal_energy": [4.0, 1.0],
+            "hcal_energy": [2.0, 0.0],
+            "muon_energy": [0.25, 0.0],
+            "num_hits": [4, 2],
+            "start_layer": [2, 4],
+        },
+        "candidate": {
+            "label": [CHARGED_HADRON, PHOTON, CHARGED_HADRON, MUON],
+            "charge": [1, 0, -1, 1],
+            "track": [0, -1, 1, 0],
+            "cluster": [0, 1, -1, -1],
+        },
+    }
+    for name, columns in expected.items():
+        for column, values in columns.items():
+            assert block[name][column].tolist() == values, f"{name} {column}"
+    assert block["cluster"]["x"][1] == pytest.approx(2172.5)
+    np.testing.assert_allclose(block["candidate"]["energy"], [11.2, 1.0, 2.1, 1.1], rtol=1e-6)
 
 
 def test_blocks_cut_the_same_events(block: EventBlock, tmp_path: Path) -> None:
@@ -188,13 +193,6 @@ def test_energy_loss_is_counted_in_minimum_ionising_particles(tmp_path: Path) ->
     np.testing.assert_allclose(found["track"]["dedx"], [2.0, 3.0, 1.0], rtol=1e-6)
 
 
-def test_numbers_of_collections_are_those_of_podio() -> None:
-    # From files written by podio itself.
-    assert collection_id("EventHeader") == 3616779153
-    assert collection_id("PandoraPFOs") == 4196981182
-    assert collection_id("MCParticleCollection") == 4183352422
-
-
 @pytest.mark.parametrize(
     ("layout", "tree", "names", "numbers"),
     [
@@ -213,42 +211,44 @@ def test_numbers_of_collections_are_those_that_the_file_tells(
     path = WRITERS[layout](tmp_path / "events.root", content)
     add_table(path, tree, names, numbers, ids)
     assert PodioFile(path).ids == ids
+    assert collection_id("PandoraPFOs") == 4196981182  # from a file written by podio itself
     found = read(path)
     for name, part in block.collections.items():
         for column in part.columns.keys() & found[name].columns.keys():
             np.testing.assert_array_equal(found[name][column], part[column], err_msg=f"{name} {column}")
 
 
-class TestTheProfileThatFits:
-    """Nobody has to name it where the file tells."""
+@pytest.mark.parametrize("writer", WRITERS)
+def test_tracks_tell_the_field_and_that_the_profile(
+    writer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = Content()
+    assert open_edm4hep(WRITERS[writer](tmp_path / "cld.root", content)).profile.name == "cld"
+    assert "cld.root is read with the profile 'cld'" in capsys.readouterr().err
+    states = content.vectors["SiTracks_Refitted"]["trackStates"]
+    assert isinstance(states, dict)
+    states["omega"] = [[2 * omega for omega in event] for event in states["omega"]]
+    assert open_edm4hep(WRITERS[writer](tmp_path / "clic.root", content)).profile.name == "clic"
+    assert open_edm4hep(tmp_path / "clic.root", "cld").profile.name == "cld"
 
-    @pytest.mark.parametrize("writer", WRITERS)
-    def test_tracks_tell_the_field_and_that_the_detector(
-        self, writer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        content = Content()
-        assert open_edm4hep(WRITERS[writer](tmp_path / "cld.root", content)).profile.name == "cld"
-        assert "cld.root is read with the profile 'cld'" in capsys.readouterr().err
-        states = content.vectors["SiTracks_Refitted"]["trackStates"]
-        assert isinstance(states, dict)
-        states["omega"] = [[2 * omega for omega in event] for event in states["omega"]]
-        assert open_edm4hep(WRITERS[writer](tmp_path / "clic.root", content)).profile.name == "clic"
-        assert open_edm4hep(tmp_path / "clic.root", "cld").profile.name == "cld"
 
-    def test_where_nothing_tells_the_user_has_to(self, tmp_path: Path) -> None:
-        content = Content()
-        content.drop("PandoraPFOs")
-        path = write_frame(tmp_path / "events.root", content)
-        with pytest.raises(InputFileError, match=r"profiles cld and clic need.*say --profile cld or --profile clic"):
-            open_edm4hep(path)
-
-    def test_what_every_profile_lacks_is_listed(self, tmp_path: Path) -> None:
-        content = Content()
-        content.drop("PandoraClusters")
-        path = write_frame(tmp_path / "events.root", content)
-        lacks = r"cld lacks PandoraClusters; clic lacks PandoraClusters; fcc_delphes lacks EFlowTrack, EFlowPhoton, "
-        with pytest.raises(InputFileError, match=f"no profile fits .*events.root: {lacks}.*--profile FILE.toml"):
-            open_edm4hep(path)
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ("PandoraPFOs", r"profiles cld and clic need.*say --profile cld or --profile clic"),
+        (
+            "PandoraClusters",
+            r"no profile fits .*events.root: cld lacks PandoraClusters; clic lacks PandoraClusters; fcc_delphes lacks "
+            r"EFlowTrack, EFlowPhoton, .*--profile FILE.toml",
+        ),
+    ],
+)
+def test_where_nothing_tells_the_profile_the_user_has_to(dropped: str, said: str, tmp_path: Path) -> None:
+    content = Content()
+    content.drop(dropped)
+    path = write_frame(tmp_path / "events.root", content)
+    with pytest.raises(InputFileError, match=said):
+        open_edm4hep(path)
 
 
 def test_what_a_file_does_not_fill_is_made_up_for_or_left_out(tmp_path: Path) -> None:
@@ -285,3 +285,215 @@ def test_profiles(tmp_path: Path) -> None:
     mine.write_text('name = "mine"\nfeild = 3.0\n')
     with pytest.raises(SettingsError, match="did you mean 'field'"):
         load_profile(str(mine))
+
+
+# Truth: who counts as a particle, and whose the tracks, hits and clusters are
+
+
+def test_particles_are_the_stable_ones_and_the_products_of_decays(block: EventBlock, tmp_path: Path) -> None:
+    particle = block["particle"]
+    assert particle.counts.tolist() == [5, 0, 1]
+    assert particle["pdg"].tolist() == [211, 22, 12, 211, -211, -13]
+    assert particle["label"].tolist() == [CHARGED_HADRON, PHOTON, NONE, CHARGED_HADRON, NONE, MUON]
+    assert particle["energy"][0] == pytest.approx((81 + 9 + 25 + 0.13957**2) ** 0.5)
+    assert particle["interaction"].tolist() == [0, 1, 0, 0, 0, 0]
+    content = Content()  # a decay inside the calorimeter is none
+    content.members["MCParticles"]["endpoint.y"][0][2] = -2300.0
+    assert read(write_frame(tmp_path / "events.root", content))["particle"]["pdg"].tolist() == [211, 22, 310, 12, -13]
+
+
+def test_truth_follows_the_links(block: EventBlock) -> None:
+    assert block["track"]["particle"].tolist() == [0, 3, 0]
+    # What the photon's electron left is the photon's.
+    assert block["hit_link"]["particle"].tolist() == [0, 0, 1, 1, 0, 0]
+    assert block["hit_link"]["energy"].tolist() == block["hit"]["energy"].tolist()
+    assert block["target"]["track"].tolist() == [0, -1, 1, 0]
+    assert block["target"]["cluster"].tolist() == [-1, 1, -1, -1]
+    assert block["hit_target"]["hit"].tolist() == [-1, 2, -1, -1]
+    assert block["particle"]["target"].tolist() == [0, 1, -1, 2, -1, 0]
+    assert block["particle"]["calo_energy"].tolist() == [6.25, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["SiTracksMCTruthLink", "CalohitMCTruthLink"])
+def test_links_may_be_stored_the_other_way_round(name: str, block: EventBlock, tmp_path: Path) -> None:
+    content = Content()
+    content.reverse(name)
+    found = read(write_frame(tmp_path / "events.root", content))
+    for column, values in block["target"].columns.items():
+        np.testing.assert_array_equal(found["target"][column], values)
+
+
+def test_truth_through_simulated_hits(block: EventBlock, tmp_path: Path) -> None:
+    content = Content()
+    content.drop("CalohitMCTruthLink")
+    content.add_simulated_hits()
+    found = read(write_frame(tmp_path / "events.root", content))
+    in_ecal = block["hit_link"]["hit"] < 4
+    for column in ("hit", "particle", "energy"):
+        np.testing.assert_allclose(found["hit_link"][column], block["hit_link"][column][in_ecal])
+
+
+def test_truth_through_the_reconstructed_particles(tmp_path: Path) -> None:
+    content = Content()
+    content.drop("SiTracksMCTruthLink", "CalohitMCTruthLink", "ClusterMCTruthLink", "ECALBarrel", "HCALBarrel", "MUON")
+    content.members["RecoMCTruthLink"] = {"weight": [[0.0] * 4, [], [0.0]]}
+    content.vectors["RecoMCTruthLink"] = {
+        "from": references("PandoraPFOs", [[0, 1, 2, 1], [], [0]]),
+        "to": references("MCParticles", [[0, 1, 4, 5], [], [0]]),
+    }
+    found = read(write_frame(tmp_path / "events.root", content))
+    assert found["track"]["particle"].tolist() == [0, 3, 0]
+    assert found["cluster_link"]["cluster"].tolist() == [0, 1, 1]
+    assert found["cluster_link"]["particle"].tolist() == [0, 1, 4]
+    # No link weighs anything: the cluster is divided like the energies of the particles.
+    assert found["cluster_link"]["energy"][1] == pytest.approx(4.0 / (4.0 + 1.02931))
+
+
+# What a file can lack
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(InputFileError) as error:
+        list(Edm4hepFile(path, CLD).events())
+    message = str(error.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("layout", sorted(WRITERS))
+def test_a_damaged_file_is_told_or_read_but_never_a_crash(layout: str, tmp_path: Path) -> None:
+    path = WRITERS[layout](tmp_path / "events.root", Content())
+    whole, rng = path.read_bytes(), np.random.default_rng(2)
+    told: list[str] = []
+    for _ in range(5):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 20):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            for block in Edm4hepFile(path, CLD).events():
+                assert len(block) <= 3
+        except InputFileError as error:
+            told.append(str(error))
+    assert len(told) > 1
+    assert not any("\n" in message for message in told)
+
+
+def test_a_file_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "other.root"
+    with uproot.recreate(path) as file:
+        file.mktree("ntuple", {"x": "float32"}).extend({"x": np.ones(3, np.float32)})
+    assert "it has no tree 'events', but ntuple" in refused(path)
+    with uproot.recreate(path) as file:
+        file.mktree("events", {"x": "float32"}).extend({"x": np.ones(3, np.float32)})
+    assert "has no collection 'SiTracks_Refitted'" in refused(path)
+
+
+def test_the_profile_of_another_detector_with_the_same_names(tmp_path: Path) -> None:
+    content = Content()
+    values = {"PDG": 211, "energy": 11.2, "charge": 1.0, "mass": 0.14, "tracks_begin": 0, "tracks_end": 1}
+    values |= {"momentum.x": 10 * np.cos(0.3), "momentum.y": 10 * np.sin(0.3), "momentum.z": 5.0}
+    content.members["PandoraPFOs"] = {name: [[value] * 12, [], []] for name, value in values.items()}
+    content.vectors["PandoraPFOs"] = {"tracks": content.vectors["PandoraPFOs"]["tracks"]}
+    path = write_frame(tmp_path / "events.root", content)
+    assert len(next(Edm4hepFile(path, CLD).events())["candidate"]) == 12
+    with pytest.raises(
+        InputFileError, match=r"0\.50 times the transverse momentum .* 4\.0 T; the profile 'clic' is of another"
+    ):
+        Edm4hepFile(path, load_profile("clic"))
+
+
+def test_what_a_file_has_not_the_events_are_without(tmp_path: Path) -> None:
+    content = Content()
+    content.drop("SiTracksMCTruthLink", "CalohitMCTruthLink", "ClusterMCTruthLink")
+    file = Edm4hepFile(write_frame(tmp_path / "events.root", content), CLD)
+    block = next(file.events())
+    assert not file.has_truth
+    assert file.notes[0] == "events.root tells no truth to compare with: it has no 'SiTracksMCTruthLink'"
+    assert set(block.collections) == {"track", "cluster", "hit", "particle", "candidate"}
+    assert not {"label", "target"} & set(block["particle"].columns)
+    kept = {"SiTracks_Refitted", "PandoraClusters"}
+    content.drop(*(name for name in list(content.members) if name not in kept))
+    file = Edm4hepFile(write_frame(tmp_path / "events.root", content), CLD)
+    assert set(next(file.events()).collections) == {"track", "cluster"}
+    assert any("it has no 'MCParticles'" in note for note in file.notes)
+    assert any("lacks ECALBarrel" in note for note in file.notes)
+
+
+def test_what_is_no_root_file_or_a_part_of_one(tmp_path: Path) -> None:
+    assert "no file at" in refused(tmp_path / "nowhere.root")
+    path = tmp_path / "events.root"
+    for content in (b"", b"once upon a time " * 100):
+        path.write_bytes(content)
+        assert "cannot be read as a ROOT file" in refused(path)
+    for layout, share in zip(sorted(WRITERS), (0.1, 0.5, 0.99), strict=True):
+        whole = WRITERS[layout](path, Content()).read_bytes()
+        kept = int(share * len(whole))
+        path.write_bytes(whole[:kept])
+        assert f"is cut off: {kept} of {len(whole)} bytes are there; copy it again" in refused(path)
+
+
+def _without(collection: str, member: str) -> Content:
+    content = Content()
+    del content.members[collection][member]
+    return content
+
+
+def _with(collection: str, **members: list[list[float]]) -> Content:
+    content = Content()
+    content.members[collection] |= members
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (_without("PandoraClusters", "position.x"), "PandoraClusters has no position.x; is it what the profile takes"),
+        (_without("SiTracks_Refitted", "chi2"), "SiTracks_Refitted has no chi2; is it what the profile takes it for"),
+        (
+            _with("SiTracks_Refitted", trackStates_begin=[[0, 2], [], [0]], trackStates_end=[[2, 300], [], [1]]),
+            "SiTracks_Refitted.trackStates goes from 2 to 300 in an event that has 3; the file is damaged",
+        ),
+        (
+            _with("SiTracks_Refitted", trackStates_begin=[[0, 3], [], [0]], trackStates_end=[[2, 2], [], [1]]),
+            "SiTracks_Refitted.trackStates goes from 3 to 2 in an event that has 3; the file is damaged",
+        ),
+        (
+            _with("SiTracks_Refitted", trackStates_end=[[2, 2], [], [1]]),
+            "a track of entry 0 in SiTracks_Refitted has no state",
+        ),
+        (_with("PandoraPFOs", energy=[[11.2, 1.0, 2.1], [], [np.nan]]), "candidate energy is nan in event 12"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_place(content: Content, said: str, tmp_path: Path) -> None:
+    assert said in refused(write_frame(tmp_path / "events.root", content))
+
+
+def test_a_missing_collection_is_named_with_what_is_there(tmp_path: Path) -> None:
+    content = Content()
+    path = write_frame(tmp_path / "events.root", content)
+    with pytest.raises(InputFileError, match=r"the profile 'cl(ic|d)' would fit"):
+        Edm4hepFile(path, load_profile("fcc_delphes"))
+    content.drop("PandoraClusters")
+    message = refused(write_frame(path, content))
+    assert "has no collection 'PandoraClusters', which the profile 'cld' needs" in message
+    assert "MCParticles" in message
+    assert "_SiTracks_Refitted_trackStates" not in message
+
+
+def test_no_events_and_events_without_elements(tmp_path: Path) -> None:
+    def filled(value: list[list[float]]) -> Content:
+        content = Content()
+        for columns in content.members.values():
+            columns.update(dict.fromkeys(columns, value))
+        for vectors in content.vectors.values():
+            for name, columns in vectors.items():
+                vectors[name] = dict.fromkeys(columns, value) if isinstance(columns, dict) else value
+        return content
+
+    assert "has no events" in refused(write_frame(tmp_path / "events.root", filled([])))
+    for write in WRITERS.values():
+        block = next(Edm4hepFile(write(tmp_path / "events.root", filled([[], [], []])), CLD).events())
+        assert len(block) == 3
+        assert {len(part) for part in block.collections.values()} == {0}
