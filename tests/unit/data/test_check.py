@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fixtures.fake_events import fake_block, replaced
-from ringflow.base.errors import DatasetError
+from fixtures.fake_events import emptied, fake_block, replaced
 from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.check import check
 from ringflow.data.manifest import EDM4HEP, after_check, make_manifest, read_manifest, to_json, write_manifest
@@ -74,9 +73,31 @@ def lose_a_target(block: EventBlock) -> EventBlock:
     return block
 
 
+def claim_twice(block: EventBlock) -> EventBlock:
+    tracks = np.array(block["target"]["track"])
+    first, second, *_ = np.flatnonzero(tracks[: block["target"].counts[0]] >= 0)
+    tracks[second] = tracks[first]
+    return replaced(block, "target", "track", tracks)
+
+
+def duplicate(block: EventBlock) -> EventBlock:
+    return EventBlock(np.arange(13), concatenate([block, fake_block(2, 1)]).collections)
+
+
+def leave_most_empty(block: EventBlock) -> EventBlock:
+    return concatenate([block.take(0, 5), EventBlock(block.event_number[5:], emptied(block.take(5, 12)).collections)])
+
+
 @pytest.mark.parametrize(
     ("damage", "gate"),
     [
+        (claim_twice, "elements with two targets"),
+        (duplicate, "duplicated events"),
+        (leave_most_empty, "fraction of empty events"),
+        (
+            lambda block: EventBlock(block.event_number - (block.event_number > 3), block.collections),
+            "event numbers that do not rise or are repeated",
+        ),
         (set_first("track", "d0", np.nan), "values that are not finite"),
         (set_first("track", "pt", np.nan), "track pt [GeV]"),
         (set_first("track", "eta", 6), "track eta"),
@@ -114,38 +135,10 @@ def test_damage_fails_its_gate(tmp_path: Path, damage: Damage, gate: str) -> Non
     assert gate in failed(write(tmp_path / "bad", damage(fake_block(0, 12))))
 
 
-def test_an_element_with_two_targets(tmp_path: Path) -> None:
-    block = fake_block(0, 12)
-    tracks = np.array(block["target"]["track"])
-    in_first_event = np.flatnonzero(tracks[: block["target"].counts[0]] >= 0)
-    assert len(in_first_event) > 1
-    tracks[in_first_event[1]] = tracks[in_first_event[0]]
-    assert "elements with two targets" in failed(write(tmp_path / "bad", replaced(block, "target", "track", tracks)))
-
-
-def test_a_duplicated_event(tmp_path: Path) -> None:
-    twice = concatenate([fake_block(0, 5), fake_block(2, 1)])
-    block = EventBlock(np.arange(6), twice.collections)
-    assert failed(write(tmp_path / "bad", block)) == ["duplicated events"]
-
-
-def test_repeated_event_numbers(tmp_path: Path) -> None:
-    block = EventBlock(np.array([0, 1, 1, 3]), fake_block(0, 4).collections)
-    assert "event numbers that do not rise or are repeated" in failed(write(tmp_path / "bad", block))
-
-
 def test_multiplicities_that_a_sample_cannot_have(tmp_path: Path) -> None:
     provenance = {"settings": {"generator": {"sample": "ttbar"}}}
     gates = failed(write(tmp_path / "bad", fake_block(0, 12), provenance))
     assert gates == ["tracks per event", "clusters per event", "hits per event", "hits per visible GeV"]
-
-
-def test_empty_events(tmp_path: Path) -> None:
-    full = fake_block(0, 4)
-    empty = {name: part.take(0, 0) for name, part in full.collections.items()}
-    nothing = {name: type(part)(np.zeros(6, dtype=np.int64), part.columns) for name, part in empty.items()}
-    block = concatenate([full, EventBlock(np.arange(4, 10), nothing)])
-    assert failed(write(tmp_path / "bad", block)) == ["fraction of empty events"]
 
 
 def _truncated(path: Path) -> None:
@@ -200,13 +193,11 @@ def test_counts_and_splits_that_differ_from_the_manifest(dataset: Path) -> None:
     changed = manifest.model_copy(update={"shards": shards, "splits": {"train": 25, "valid": 0, "test": 0}})
     (dataset / "manifest.json").write_text(to_json(changed))
     assert failed(dataset) == ["objects per collection", "events per split"]
-
-
-def test_splits_that_overlap(dataset: Path) -> None:
-    manifest = read_manifest(dataset)
     rule = manifest.split_rule.model_copy(update={"valid": (7,)})
     (dataset / "manifest.json").write_text(to_json(manifest.model_copy(update={"split_rule": rule})))
     assert "events not in exactly one split" in failed(dataset)
+    (dataset / "manifest.json").write_text("{")
+    assert failed(dataset) == ["manifest readable"]
 
 
 def test_data_without_the_finer_columns_of_clusters_passes(tmp_path: Path) -> None:
@@ -221,18 +212,6 @@ def test_data_without_the_finer_columns_of_clusters_passes(tmp_path: Path) -> No
     absent = {gate for gate, row in rows.items() if row["observed"] == "absent"}
     assert len(absent) == 8
     assert all(gate.startswith("cluster ") for gate in absent)
-
-
-def test_a_damaged_manifest_is_a_failure(dataset: Path) -> None:
-    (dataset / "manifest.json").write_text("{")
-    assert failed(dataset) == ["manifest readable"]
-
-
-def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="not a dataset"):
-        check(tmp_path)
-    with pytest.raises(DatasetError, match="no dataset at"):
-        check(tmp_path / "nowhere")
 
 
 def test_what_to_do_next_fits_where_the_events_come_from(dataset: Path, tmp_path: Path) -> None:

@@ -41,14 +41,11 @@ def test_tracks_alone(tmp_path: Path) -> None:
     rows = {row["gate"]: row for row in check(tmp_path / "mine")}
     assert all(row["ok"] for row in rows.values())
     assert rows["hit energy against its links"]["observed"] == "absent"
-
-
-def test_a_dict_of_jagged_lists_of_other_types(tmp_path: Path) -> None:
-    given = {"pt": [[1, 2], []], "charge": np.array([[1.0, -1.0], []], dtype=object).tolist()}
-    dataset = write_dataset(tmp_path / "mine", detector="mine", tracks=given)
-    assert dataset.to_awkward().track.charge.tolist() == [[1, -1], []]
-    assert next(dataset.events())["track"]["pt"].dtype == np.float32
-    assert next(dataset.events())["track"]["charge"].dtype == np.int8
+    with pytest.raises(UsageError, match="already exists"):
+        write_dataset(tmp_path / "mine", detector="mine", tracks=TRACKS)
+    given = {"pt": [[1, 2], []], "charge": [[1.0, -1.0], []]}  # of other types
+    tracks = next(write_dataset(tmp_path / "other", detector="mine", tracks=given).events())["track"]
+    assert (tracks["charge"].tolist(), tracks["charge"].dtype, tracks["pt"].dtype) == ([1, -1], np.int8, np.float32)
 
 
 def nested(function: Callable[[ak.Array], Any]) -> dict[str, Any]:
@@ -91,14 +88,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, arguments: dict[str, Any],
         write_dataset(tmp_path / "mine", detector="mine", **arguments)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(UsageError, match="already exists"):
-        write_dataset(tmp_path / "mine", detector="mine", tracks=TRACKS)
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

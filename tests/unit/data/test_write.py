@@ -56,22 +56,6 @@ def test_what_a_shard_says_of_itself(tmp_path: Path) -> None:
     assert columns_in(tmp_path / "a.parquet") == columns_of(block)
 
 
-def test_equal_events_give_equal_bytes(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.parquet", (0, 4), (4, 4))
-    with ShardWriter(tmp_path / "b.parquet") as writer:
-        for start in (0, 4):
-            writer.append(fake_block(0, 10).take(start, start + 4))  # cut out of a larger block
-        assert writer.finish().sha256 == first.sha256
-    assert write(tmp_path / "c.parquet", (0, 4), (5, 4)).sha256 != first.sha256
-
-
-def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="stop"), ShardWriter(tmp_path / "a.parquet") as writer:  # noqa: PT012
-        writer.append(fake_block(0, 3))
-        raise ValueError("stop")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:
     # The kernel answers every write to this device with "no space left".
     (tmp_path / f".a.parquet.{os.getpid()}.part").symlink_to("/dev/full")
