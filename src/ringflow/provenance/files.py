@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,22 +53,17 @@ class SearchedFolders:
         found: dict[Path, int] = {}
         waiting = [(folder, 0) for folder in self._folders]
         for folder, depth in waiting:  # grows meanwhile
-            for entry in _entries(folder):
-                if entry.is_file():
-                    found[Path(entry.path)] = entry.stat().st_size
-                elif depth < DEEPEST and entry.is_dir() and entry.name not in _SKIPPED:
-                    waiting.append((Path(entry.path), depth + 1))
+            with suppress(OSError):  # gone, or not ours to read
+                for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                    if entry.name.startswith(".") or entry.is_symlink():
+                        continue
+                    if entry.is_file():
+                        found[Path(entry.path)] = entry.stat().st_size
+                    elif depth < DEEPEST and entry.is_dir() and entry.name not in _SKIPPED:
+                        waiting.append((Path(entry.path), depth + 1))
             if len(found) >= MOST_FILES:
                 break
         return found
-
-
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:  # gone, or not ours to read
-        return
-    yield from (entry for entry in entries if not entry.name.startswith(".") and not entry.is_symlink())
 
 
 def sha256_of(path: Path) -> str | None:
@@ -104,8 +100,7 @@ def weights_hash(path: Path) -> str:
     """Fingerprint of the weights of a model file, as exported files have it."""
     digest = hashlib.sha256()
     for name, value in weights(path).items():
-        digest.update(name.encode())
-        digest.update(value.tobytes())
+        digest.update(name.encode() + value.tobytes())
     return digest.hexdigest()
 
 

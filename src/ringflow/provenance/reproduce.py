@@ -48,12 +48,9 @@ Record = dict[str, Any]
 
 
 def differences(record: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
-    """What a record tells that is different here; what it does not tell is said to be not recorded."""
-    codes, packages, told = (
-        (record.get("code"), code_version()),
-        record.get("packages") or {},
-        record.get("machine") or {},
-    )
+    """What a record tells that is different here, said and returned; what it does not tell is said to be not recorded."""
+    codes, packages = (record.get("code"), code_version()), record.get("packages") or {}
+    told = record.get("machine") or {}
     pairs = {
         "commit": tuple(code["commit"][:12] if code else "not a checkout" for code in codes),
         "source": tuple("changed since its commit" if code and code.get("dirty") else "as committed" for code in codes),
@@ -63,16 +60,14 @@ def differences(record: Mapping[str, Any], machine: Mapping[str, Any] | None = N
         **{name: (packages[name], package_version(name)) for name in KEY_DEPENDENCIES if name in packages},
         **{name: (told.get(name), now) for name, now in (machine or {}).items()},
     }
-    return [
+    apart = [
         {"what": what, "was": "not recorded" if was is None else str(was), "now": str(now)}
         for what, (was, now) in pairs.items()
         if was != now or (what == "source" and was != "as committed")  # changed then and now: who knows how
     ]
-
-
-def _say_differences(apart: list[dict[str, str]]) -> None:
     for difference in apart:
         say("note: {what} was {was}, is {now} now".format(**difference))
+    return apart
 
 
 @contextmanager
@@ -84,13 +79,6 @@ def _new_folder(out: Path | None) -> Iterator[Path]:
         yield out or Path(folder) / "again"
 
 
-def _result(
-    path: Path, out: Path | None, events: int | None, apart: list[dict[str, str]], rows: list[Record]
-) -> Record:
-    told = {"path": str(path), "again": str(out) if out else None, "events": events, "differences": apart}
-    return {**told, "rows": rows, "same": all(row["ok"] for row in rows)}
-
-
 # A run
 
 
@@ -98,29 +86,33 @@ def reproduce_run(
     run: Path, out: Path | None = None, *, events: int | None = None, tolerance: float = TOLERANCE
 ) -> Record:
     """Repeat a run, or its first `events`, in the folder `out` or in one that is removed; what is the same, ready for JSON."""
-    settings, record = _recorded(run)
-    until = _length(run, settings, events)
-    _require_the_same_data(run, settings, record)
-    apart = differences(record, describe_machine(settings, 1))
-    _say_differences(apart)
-    if record.get("earlier"):
-        say("note: the run was gone on with by other code than it was begun with; only the last one is used here")
-    with _new_folder(out) as folder, _threads(record):
-        train(settings, folder, pace=None if until is None else lambda shown, figures: until)
-        rows = _compare_runs(run, folder, exact=not apart, tolerance=tolerance)
-    return _result(run, out, until, apart, rows)
-
-
-def _recorded(run: Path) -> tuple[TrainSettings, Record]:
-    """The settings to repeat a run with in one process, and its record."""
     path = settings_of(run)
     if path is None:
         raise InputFileError(f"{run} is no run: it has no {RUN_FILE} beside its settings; give the folder of a run")
-    settings = TrainSettings.resolve(path, complete=False)
+    settings, record = TrainSettings.resolve(path, complete=False), json_file(run / RUN_FILE)
     if settings.sync != "allreduce":
         raise UsageError(f"{run} was trained with sync={settings.sync}, in which chance decides; it cannot be repeated")
-    compute = settings.compute.model_copy(update={"strategy": "replicate", "parts": 0})
-    return settings.model_copy(update={"compute": compute, "profile": False}), json_file(run / RUN_FILE)
+    compute = settings.compute.model_copy(update={"strategy": "replicate", "parts": 0})  # in one process
+    settings = settings.model_copy(update={"compute": compute, "profile": False})
+    until = _length(run, settings, events)
+    _require_the_same_data(run, settings, record)
+    apart = differences(record, describe_machine(settings, 1))
+    if record.get("earlier"):
+        say("note: the run was gone on with by other code than it was begun with; only the last one is used here")
+    threads = torch.get_num_threads()
+    with _new_folder(out) as folder:
+        # How many threads add up shows in the last bit: as many as then.
+        torch.set_num_threads((record.get("machine") or {}).get("threads") or threads)
+        try:
+            train(settings, folder, pace=None if until is None else lambda shown, figures: until)
+        finally:
+            torch.set_num_threads(threads)
+        rows = _compare_runs(run, folder, exact=not apart, tolerance=tolerance)
+    return {**_asked(run, out, until, apart), "rows": rows, "same": all(row["ok"] for row in rows)}
+
+
+def _asked(path: Path, out: Path | None, events: int | None, apart: list[dict[str, str]]) -> Record:
+    return {"path": str(path), "again": str(out) if out else None, "events": events, "differences": apart}
 
 
 def _length(run: Path, settings: TrainSettings, events: int | None) -> int | None:
@@ -157,17 +149,6 @@ def _require_the_same_data(run: Path, settings: TrainSettings, record: Mapping[s
         raise FailureError(f"{settings.start}, which {run} started from, is gone or has changed; put it back")
 
 
-@contextmanager
-def _threads(record: Mapping[str, Any]) -> Iterator[None]:
-    """How many threads add up shows in the last bit: as many as then."""
-    before, then = torch.get_num_threads(), (record.get("machine") or {}).get("threads")
-    torch.set_num_threads(then or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _compare_runs(run: Path, again: Path, *, exact: bool, tolerance: float) -> list[Record]:
     before, now = read_history(run), read_history(again)
     lines, values, departures = compare_histories(before, now)
@@ -177,25 +158,21 @@ def _compare_runs(run: Path, again: Path, *, exact: bool, tolerance: float) -> l
         return [{"compared": "history", "asked": "the same steps", "found": found, "ok": False}]
     largest = max((departure.size for departure in departures if departure.figure == "loss"), default=0.0)
     shown = str(departures[0]) if departures else "equal"
-    row: Record = {"compared": f"{values} figures of {lines} lines"}
+    rows: list[Record] = [{"compared": f"{values} figures of {lines} lines"}]
     if exact:
-        row |= {"asked": "equal", "found": shown, "ok": not departures}
+        rows[0] |= {"asked": "equal", "found": shown, "ok": not departures}
     else:
-        row |= {"asked": f"loss within {tolerance:.2g}", "found": f"{largest:.2g}; {shown}", "ok": largest <= tolerance}
-    return [row, *_compare_networks(run, again, exact)]
-
-
-def _compare_networks(run: Path, again: Path, exact: bool) -> Iterator[Record]:
-    """Compare the networks that are of the same step."""
+        asked = f"loss within {tolerance:.2g}"
+        rows[0] |= {"asked": asked, "found": f"{largest:.2g}; {shown}", "ok": largest <= tolerance}
     for name in (MODEL_FILE, LAST_MODEL_FILE):
-        files = (run / name, again / name)
-        if all(file.is_file() for file in files):
-            one, other = (json.dumps(model_header(file)["card"].get("training")) for file in files)
-            if one == other:
-                tensors, different, largest = compare_weights(*files)
-                found = f"{len(different)} differ, by {largest:.2g} at most" if different else "equal"
-                row = {"compared": f"{tensors} tensors of {name}", "asked": "equal" if exact else "-"}
-                yield {**row, "found": found, "ok": not (exact and different)}
+        files = [path for path in (run / name, again / name) if path.is_file()]
+        steps = [json.dumps(model_header(file)["card"].get("training")) for file in files]
+        if len(files) == 2 and steps[0] == steps[1]:
+            tensors, different, largest = compare_weights(*files)
+            found = f"{len(different)} differ, by {largest:.2g} at most" if different else "equal"
+            row = {"compared": f"{tensors} tensors of {name}", "asked": "equal" if exact else "-"}
+            rows.append({**row, "found": found, "ok": not (exact and different)})
+    return rows
 
 
 class Departure(NamedTuple):
@@ -266,7 +243,6 @@ def reproduce_dataset(dataset: Path, out: Path | None = None, *, events: int | N
     settings = _production_settings(dataset, manifest)
     chosen = _chosen(manifest, settings, events)
     apart = differences(manifest.provenance)
-    _say_differences(apart)
     total = sum(shard.num_events for shard, _ in chosen)
     with _new_folder(out) as folder:
         production = Production(folder)
@@ -274,7 +250,7 @@ def reproduce_dataset(dataset: Path, out: Path | None = None, *, events: int | N
         with closing(SimulatedBlocks(settings)) as source, progress(total, "simulating again") as advance:
             made = [(was, production.write(source, task, advance)) for was, task in chosen]
         rows = [_compare_shards(dataset, was, folder, now, manifest, exact=not apart) for was, now in made]
-    return _result(dataset, out, total, apart, rows)
+    return {**_asked(dataset, out, total, apart), "rows": rows, "same": all(row["ok"] for row in rows)}
 
 
 def _production_settings(dataset: Path, manifest: Manifest) -> SimulateSettings:
@@ -295,10 +271,9 @@ def _production_settings(dataset: Path, manifest: Manifest) -> SimulateSettings:
 
 def _chosen(manifest: Manifest, settings: SimulateSettings, events: int | None) -> list[tuple[Shard, ShardTask]]:
     """Shards to make again, and what makes each."""
-    production = settings.production
+    production, chosen, held = settings.production, [], 0
     plan = plan_shards(manifest.num_events, production.events_per_shard, production.block_events)
     tasks = {task.file: task for task in plan}
-    chosen, held = [], 0
     for shard in manifest.shards:
         if shard.file not in tasks:
             raise FailureError(f"{shard.file} is not what the settings beside it would make; put the settings back")

@@ -440,15 +440,15 @@ def _root_record(path: Path) -> dict[str, Any] | None:
 
 def _root_particles(path: Path, asked: AskedParticle) -> Collection:
     """The reconstructed particles of an event in an EDM4hep file of ours."""
-    from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, flat
+    from ringflow.data.edm4hep.podio import PodioBlock, PodioFile
     from ringflow.data.edm4hep.truth import first_of
     from ringflow.data.edm4hep.write import CANDIDATES, CLUSTERS, TRACKS
 
     file = PodioFile(path)
-    numbers = flat(file.read(range(file.num_events), "EventHeader.eventNumber"))
-    row = int(np.argmax(numbers == asked.event))
-    if asked.event not in numbers:
-        raise UsageError(f"{path} has no event {asked.event}; it holds {len(numbers)} events")
+    header = file.read(range(file.num_events), "EventHeader.eventNumber")
+    if header is None or asked.event not in header.values:
+        raise UsageError(f"{path} has no event {asked.event}; it holds {file.num_events} events")
+    row = int(np.argmax(header.values == asked.event))
     block = PodioBlock(file, range(row, row + 1), file.ids)
     particles = block.objects([CANDIDATES], "energy")
     assert particles is not None, "a file of ours has candidates"

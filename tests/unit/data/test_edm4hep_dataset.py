@@ -71,7 +71,7 @@ def test_an_interrupted_conversion_goes_on_and_more_events_extend_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = write_frame(tmp_path / "events.root", Content()), tmp_path / "cld"
-    whole = convert_edm4hep([path], tmp_path / "whole", events_per_shard=1)
+    whole = convert_edm4hep([path], tmp_path / "whole", profile="cld", events_per_shard=1)
     written: list[str] = []
 
     class Writer(ShardWriter):
@@ -84,15 +84,15 @@ def test_an_interrupted_conversion_goes_on_and_more_events_extend_it(
 
     monkeypatch.setattr(production, "ShardWriter", Writer)
     with pytest.raises(KeyboardInterrupt):
-        convert_edm4hep([path], out, events=2, events_per_shard=1)
+        convert_edm4hep([path], out, events=2, profile="cld", events_per_shard=1)
     with pytest.raises(DatasetError, match="is unfinished; run the same command again"):
         Dataset(out)
-    assert len(convert_edm4hep([path], out, events=2, events_per_shard=1)) == 2
-    dataset = convert_edm4hep([path], out, events_per_shard=1)
+    assert len(convert_edm4hep([path], out, events=2, profile="cld", events_per_shard=1)) == 2
+    dataset = convert_edm4hep([path], out, profile="cld", events_per_shard=1)
     assert written == ["shard-00000.parquet", "stop", "shard-00001.parquet", "shard-00002.parquet"]
     assert dataset.manifest.shards == whole.manifest.shards
     capsys.readouterr()
-    convert_edm4hep([path], out, events_per_shard=1)
+    convert_edm4hep([path], out, profile="cld", events_per_shard=1)
     assert "is already there, made of the same settings and files" in capsys.readouterr().err
     with pytest.raises(UsageError, match="was made with sample=events, now sample=zz is asked for"):
         convert_edm4hep([path], out, sample="zz", events_per_shard=1)

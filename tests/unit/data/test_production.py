@@ -32,8 +32,8 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def uninterrupted(tmp_path: Path) -> dict[str, bytes]:
-    return contents(write_fake_dataset(tmp_path / "uninterrupted"))
+def uninterrupted(untouched: Path) -> dict[str, bytes]:
+    return contents(untouched)
 
 
 def start(script: Path, out: Path, workers: int, pause: float = 0.05) -> subprocess.Popen[str]:
@@ -217,7 +217,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
         produce(tmp_path / "d" / "deeper", fake_request(25), FakeBlocks(4))
 
 
-def test_two_productions_of_one_folder(tmp_path: Path) -> None:
+def test_two_productions_of_one_folder(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
     process = start(tmp_path / "script.py", tmp_path / "d", 1)
     wait_for(tmp_path / "d" / ".production" / "production.json", process)
     for overwrite in (False, True):
@@ -225,7 +225,7 @@ def test_two_productions_of_one_folder(tmp_path: Path) -> None:
             produce(tmp_path / "d", fake_request(25), FakeBlocks(4), workers=1, overwrite=overwrite)
     process.communicate()
     assert process.returncode == 0
-    assert contents(tmp_path / "d") == contents(write_fake_dataset(tmp_path / "alone"))
+    assert contents(tmp_path / "d") == uninterrupted
 
 
 @pytest.mark.parametrize(

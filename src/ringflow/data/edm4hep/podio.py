@@ -34,6 +34,13 @@ _ID_TABLES = (
 )
 
 
+class Jagged(NamedTuple):
+    """Values of a block of events in a row, and how many belong to each."""
+
+    counts: Rows
+    values: Array
+
+
 class PodioFile:
     """An open file: its layout, its collections, their numbers, and what is in any range of events."""
 
@@ -99,27 +106,17 @@ class PodioFile:
         members = {name.split(".")[0] for name in self._keys if re.match(rf"{re.escape(collection)}_\d+(\.|$)", name)}
         return f"{collection}_{place}" if place < len(members) else f"{collection}#{place - len(members)}"
 
-    def read(self, events: range, name: str) -> Any:
-        """What is stored under a name: a list of numbers per event, in double precision; None if it is not there."""
+    def read(self, events: range, name: str) -> Jagged | None:
+        """What is stored under a name, in double precision; None if it is not there."""
         if name not in self._keys:
             return None
         with self._reading():
             lists = self._events[self._keys[name]].array(entry_start=events.start, entry_stop=events.stop)
             if lists.ndim < 2 or len(lists) != len(events):
                 raise InputFileError(f"{self.path}: {name} holds no list per event; is it an EDM4hep file?")
-            values = flat(lists)
+            counts, values = ak.to_numpy(ak.num(lists, axis=1)), ak.to_numpy(ak.flatten(lists, axis=1))
             kind = np.float64 if values.dtype.kind == "f" else np.int64
-            return ak.unflatten(values.astype(kind), counts(lists))
-
-
-def flat(lists: Any) -> Array:
-    """All that is in lists, in a row."""
-    return np.asarray(ak.to_numpy(ak.flatten(lists, axis=1)))
-
-
-def counts(lists: Any) -> Rows:
-    """Lengths of lists."""
-    return np.asarray(ak.to_numpy(ak.num(lists, axis=1))).astype(np.int64)
+            return Jagged(counts.astype(np.int64), values.astype(kind))
 
 
 def spread(first: Rows, length: Rows) -> Rows:
@@ -152,18 +149,18 @@ class PodioBlock:
 
     def __init__(self, file: PodioFile, events: range, ids: Mapping[str, int]) -> None:
         self.file, self.events, self.ids = file, events, ids
-        self._kept: dict[str, Any] = {}
+        self._kept: dict[str, Jagged | None] = {}
 
-    def first(self, *names: str) -> Any:
-        """What is stored under the first of these names that is there, as lists per event."""
+    def first(self, *names: str) -> Jagged | None:
+        """What is stored under the first of these names that is there."""
         for name in names:
             if name not in self._kept:
                 self._kept[name] = self.file.read(self.events, name)
-            if self._kept[name] is not None:
-                return self._kept[name]
+            if (found := self._kept[name]) is not None:
+                return found
         return None
 
-    def entries(self, collection: str, vector: str, *members: str) -> Any:
+    def entries(self, collection: str, vector: str, *members: str) -> Jagged | None:
         """What a relation or vector member holds; `members` of what it holds, if any."""
         branch = self.file.branch(collection, vector)
         return self.first(*(f"{branch}.{member}" for member in members)) if members else self.first(branch)
@@ -188,10 +185,8 @@ class Objects:
 
     def __init__(self, block: PodioBlock, names: Sequence[str], member: str) -> None:
         self.block, self.names = block, names
-        for name in names:
-            self._require(block.first(f"{name}.{member}"), name, member)
         #: [event, collection]
-        self.counts_of = np.stack([counts(block.first(f"{name}.{member}")) for name in names], axis=1)
+        self.counts_of = np.stack([self._one(name, member).counts for name in names], axis=1)
         sizes = self.counts_of.ravel()
         self._first_of = (np.cumsum(sizes) - sizes).reshape(self.counts_of.shape)
         event, source = np.indices(self.counts_of.shape)
@@ -202,24 +197,32 @@ class Objects:
     def __len__(self) -> int:
         return len(self.event)
 
-    def _require(self, found: Any, name: str, member: str) -> None:
+    def _one(self, name: str, *members: str) -> Jagged:
+        """A member that must be there, of one collection."""
+        found = self.block.first(*(f"{name}.{member}" for member in members))
         if found is None:
             raise InputFileError(
-                f"{self.block.file.path}: {name} has no {member}; is it what the profile takes it for, and is the file whole?"
+                f"{self.block.file.path}: {name} has no {members[0]}; is it what the profile takes it for, and is the file "
+                "whole?"
             )
+        return found
+
+    def _join(self, parts: Sequence[Jagged]) -> Array:
+        """One column of all objects from one per collection."""
+        if len(parts) == 1:
+            return parts[0].values
+        events = np.concatenate([np.repeat(np.arange(len(part.counts)), part.counts) for part in parts])
+        return np.concatenate([part.values for part in parts])[np.argsort(events, kind="stable")]
 
     def column(self, *members: str) -> Array | None:
         """The first of these members that is there, of all objects; None if not every collection has one."""
         parts = [self.block.first(*(f"{name}.{member}" for member in members)) for name in self.names]
-        return None if any(part is None for part in parts) else flat(ak.concatenate(parts, axis=1))
+        found = [part for part in parts if part is not None]
+        return self._join(found) if len(found) == len(parts) else None
 
     def need(self, *members: str) -> Array:
         """A member that EDM4hep objects of this kind always have."""
-        for name in self.names:
-            self._require(self.block.first(*(f"{name}.{member}" for member in members)), name, members[0])
-        column = self.column(*members)
-        assert column is not None, "required above"
-        return column
+        return self._join([self._one(name, *members) for name in self.names])
 
     def table(self, members: Mapping[str, str | tuple[str, ...]]) -> dict[str, Array]:
         """Members that are always there under other names; of several the first that is there."""
@@ -236,15 +239,14 @@ class Objects:
 
     def held(self, vector: str, *members: str) -> tuple[Rows, Array] | None:
         """Owner and value of every entry of a vector member, in the order of the owners."""
-        parts = []
-        for name in self.names:
+        owners, values = [], []
+        for number, name in enumerate(self.names):
             begin, end = (self.block.first(f"{name}.{vector}_{edge}") for edge in ("begin", "end"))
             entries = self.block.entries(name, vector, *members)
             if begin is None or end is None or entries is None:
                 return None
-            start, length = flat(begin), flat(end) - flat(begin)
-            in_event, owners = counts(entries), counts(begin)
-            limit = np.repeat(in_event, owners)
+            start, length = begin.values, end.values - begin.values
+            limit = np.repeat(entries.counts, begin.counts)
             wrong = (length < 0) | ((length > 0) & ((start < 0) | (start + length > limit)))
             if np.any(wrong):  # entries outside of the event would be those of another one
                 at = int(np.argmax(wrong))
@@ -252,10 +254,12 @@ class Objects:
                     f"{self.block.file.path}: {name}.{vector} goes from {start[at]} to {start[at] + length[at]} in an event "
                     f"that has {limit[at]}; the file is damaged"
                 )
-            first = np.repeat(np.cumsum(in_event) - in_event, owners) + start
-            parts.append(ak.unflatten(ak.unflatten(flat(entries)[spread(first, length)], length), owners))
-        lists = ak.flatten(ak.concatenate(parts, axis=1), axis=1)
-        return np.repeat(np.arange(len(lists)), counts(lists)), flat(lists)
+            first = np.repeat(np.cumsum(entries.counts) - entries.counts, begin.counts) + start
+            owners.append(np.repeat(np.flatnonzero(self.source == number), length))
+            values.append(entries.values[spread(first, length)])
+        owner = np.concatenate(owners)
+        order = np.argsort(owner, kind="stable")
+        return owner[order], np.concatenate(values)[order]
 
     def relation(self, vector: str) -> References | None:
         """All objects that a one-to-many relation names."""
@@ -267,13 +271,13 @@ class Objects:
     def reference(self, *names: str) -> References | None:
         """The one object that each of these names, under the first of the names that is there."""
         for name in names:
-            pairs = [
-                [self.block.entries(part, name, member) for part in self.names] for member in ("index", "collectionID")
-            ]
-            whole = all(part is not None for pair in pairs for part in pair)
-            if whole and np.array_equal(np.stack([counts(part) for part in pairs[0]], axis=1), self.counts_of):
-                index, number = (flat(ak.concatenate(pair, axis=1)) for pair in pairs)
-                return References(np.arange(len(self)), self.event, index, number)
+            index, number = (
+                [part for part in (self.block.entries(one, name, member) for one in self.names) if part is not None]
+                for member in ("index", "collectionID")
+            )
+            whole = len(index) == len(number) == len(self.names)
+            if whole and np.array_equal(np.stack([part.counts for part in index], axis=1), self.counts_of):
+                return References(np.arange(len(self)), self.event, self._join(index), self._join(number))
         return None
 
     def locate(self, references: References) -> Rows:

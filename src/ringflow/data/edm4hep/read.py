@@ -21,7 +21,7 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import collect
 from ringflow.data.edm4hep.convert import Conversion, has_times
-from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, counts, flat, infer_ids, listed
+from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, infer_ids, listed
 from ringflow.data.edm4hep.profile import Profile, load_profile, profile_names
 from ringflow.data.manifest import EDM4HEP
 from ringflow.data.production import Request, ShardTask, produce
@@ -53,7 +53,8 @@ def open_edm4hep(path: Path, profile: str | None = None) -> Edm4hepFile:
     """A file, read with the profile that is named, or with the one of the package that fits, which is then said."""
     if profile is not None:
         return Edm4hepFile(path, load_profile(profile))
-    there = PodioFile(path).collections
+    opened = PodioFile(path)
+    there = opened.collections
     lacking = {one: [name for name in one.required if name not in there] for one in map(load_profile, profile_names())}
     fitting = [one for one, missing in lacking.items() if not missing]
     if not fitting:
@@ -66,7 +67,7 @@ def open_edm4hep(path: Path, profile: str | None = None) -> Edm4hepFile:
     files, refused = [], []
     for one in fitting:
         try:
-            files += [Edm4hepFile(path, one)] if len(one.required) == most else []
+            files += [Edm4hepFile(path, one, opened)] if len(one.required) == most else []
         except _OtherDetectorError as error:
             refused.append(error)
     if not files:
@@ -89,9 +90,9 @@ class _OtherDetectorError(InputFileError):
 class Edm4hepFile:
     """An EDM4hep file in any of podio's layouts, read with the profile of its detector."""
 
-    def __init__(self, path: Path, profile: Profile) -> None:
+    def __init__(self, path: Path, profile: Profile, opened: PodioFile | None = None) -> None:
         self.path, self.profile = path, profile
-        self._file = PodioFile(path)
+        self._file = opened or PodioFile(path)
         self.layout, self.num_events = self._file.layout, self._file.num_events
         self._require_collections()
         if self.num_events == 0:
@@ -181,11 +182,10 @@ class Edm4hepFile:
 
     def _event_numbers(self) -> npt.NDArray[np.int64]:
         """Numbers of the header where they rise, as datasets need it; else places in the file."""
-        lists = self._file.read(range(self.num_events), f"{self.profile.event_header}.eventNumber")
-        if lists is not None and np.all(counts(lists) == 1):
-            numbers = flat(lists)
-            if numbers[0] >= 0 and np.all(np.diff(numbers) > 0):
-                return numbers
+        found = self._file.read(range(self.num_events), f"{self.profile.event_header}.eventNumber")
+        one_each = found is not None and bool(np.all(found.counts == 1))
+        if found is not None and one_each and found.values[0] >= 0 and np.all(np.diff(found.values) > 0):
+            return found.values
         return np.arange(self.num_events, dtype=np.int64)
 
     def _find_notes(self, unfilled: set[str]) -> Iterator[str]:
