@@ -27,7 +27,7 @@ from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, SUBSYSTEMS, parqu
 
 Row = dict[str, Any]
 Values = npt.NDArray[Any]
-Measure = Callable[[EventBlock], Any]  # numbers of a block, or one
+Measure = Callable[..., Any]  # of a block and the columns that a gate needs: numbers, or one
 
 #: Energies below this (GeV) are compared as if they had it.
 _SMALL_ENERGY = 1e-6
@@ -161,10 +161,14 @@ class Gate:
 
     def feed(self, block: EventBlock) -> None:
         """Measure one more block."""
-        values = np.asarray(self._measure(block))
+        values = np.asarray(self._measured(block))
         if values.size:
             self._low = float(np.minimum(self._low, values.min()))
             self._high = float(np.maximum(self._high, values.max()))
+
+    def _measured(self, block: EventBlock) -> Any:
+        places = [_PLACES[name] for name in self.needs if name in _PLACES]
+        return self._measure(block, *(block[collection][column.name] for collection, column in places))
 
     def row(self, *, measured: bool) -> Row:
         """The verdict; NaN is in no range."""
@@ -184,7 +188,7 @@ class Ratio(Gate):
 
     def feed(self, block: EventBlock) -> None:
         """Measure one more block."""
-        above, below = self._measure(block)
+        above, below = self._measured(block)
         self._above, self._below = self._above + float(above), self._below + float(below)
         if self._below:
             self._low = self._high = self._above / self._below
@@ -220,32 +224,49 @@ def _gates(manifest: Manifest) -> Iterator[Gate]:
     the elements: a soft photon can leave hits that no cluster took. `label` speaks of tracks and clusters, and so does
     `target`; `hit_target` has particles of its own.
     """
+
+    def within(name: str, column: str, low: float, high: float) -> Gate:
+        return Gate(name, column, Within(low, high), lambda _, values: values)
+
     last, everywhere = len(PARTICLE_CLASSES) - 1, tuple(COLLECTIONS)
     yield Gate("values that are not finite", "", NONE, _not_finite)
-    yield _range_of("track pt [GeV]", "track_pt", 0.01, 1e4)
-    yield _range_of("track eta", "track_eta", -5, 5)
-    yield _range_of("cluster eta", "cluster_eta", -6, 6)
+    yield within("track pt [GeV]", "track_pt", 0.01, 1e4)
+    yield within("track eta", "track_eta", -5, 5)
+    yield within("cluster eta", "cluster_eta", -6, 6)
     yield Gate("charges", "", Within(-1, 1), partial(_every, "charge", everywhere))
     yield Gate("energies [GeV]", "", Within(0, 1e5), partial(_every, "energy", everywhere))
     yield Gate("labels", "", Within(0, last), partial(_every, "label", ("particle", "candidate")))
     yield Gate("target labels", "", Within(1, last), partial(_every, "label", ("target", "hit_target")))
-    yield _range_of("hit subsystems", "hit_subsystem", 0, len(SUBSYSTEMS) - 1)
+    yield within("hit subsystems", "hit_subsystem", 0, len(SUBSYSTEMS) - 1)
     # The finer columns of clusters; data that is older than they are, or of another detector, has none of them.
     for part in ("front", "peak"):
-        needs = f"cluster_{part}_energy cluster_ecal_energy"
-        yield Gate(f"cluster {part} energy over ECAL energy", needs, Within(0, 1.0001), partial(_share, needs))
+        needs, limits = f"cluster_{part}_energy cluster_ecal_energy", Within(0, 1.0001)
+        yield Gate(
+            f"cluster {part} energy over ECAL energy", needs, limits, lambda _, a, b: a / np.maximum(b, _SMALL_ENERGY)
+        )
     for part in ("ecal", "hcal"):
-        yield _range_of(f"cluster {part.upper()} width [mm]", f"cluster_{part}_width", 0, 1e4)
+        yield within(f"cluster {part.upper()} width [mm]", f"cluster_{part}_width", 0, 1e4)
     for part, what in (("ecal", "ECAL centre"), ("peak", "peak")):
         needs = " ".join(f"cluster_{part}_{axis}" for axis in "xyz")
-        # No calorimeter of any detector is nearer to the collision (mm), or farther from it.
-        yield Gate(f"cluster {what} from the origin [mm]", needs, Within(100, 2e4), partial(_distance, needs))
+        limits = Within(100, 2e4)  # no calorimeter of any detector is nearer to the collision (mm), or farther from it
+        yield Gate(
+            f"cluster {what} from the origin [mm]",
+            needs,
+            limits,
+            lambda _, *xyz: np.sqrt(sum(np.square(part, dtype=np.float64) for part in xyz)),
+        )
     for angle in ("phi", "theta"):
-        yield _range_of(f"cluster slope in {angle}", f"cluster_slope_{angle}", -1e3, 1e3)
+        yield within(f"cluster slope in {angle}", f"cluster_slope_{angle}", -1e3, 1e3)
     plausible = _PLAUSIBLE[_kind(manifest)]
     for name in ("track", "cluster", "hit"):
-        yield Ratio(f"{name}s per event", name, getattr(plausible, name), partial(_per_event, name))
-    yield Ratio("hits per visible GeV", "hit particle_energy particle_label", plausible.hits_per_gev, _hits_and_energy)
+        counted = partial(lambda name, block: (len(block[name]), len(block)), name)
+        yield Ratio(f"{name}s per event", name, getattr(plausible, name), counted)
+    yield Ratio(
+        "hits per visible GeV",
+        "hit particle_energy particle_label",
+        plausible.hits_per_gev,
+        lambda block, energy, label: (len(block["hit"]), energy[label > 0].sum(dtype=np.float64)),
+    )
     yield Ratio("fraction of empty events", "", plausible.empty, _empty_events)
     yield Duplicates()
     yield Gate("indices out of range", "", NONE, _indices_out_of_range)
@@ -254,24 +275,38 @@ def _gates(manifest: Manifest) -> Iterator[Gate]:
         ("cluster", "cluster_link", "links"),
         ("cluster", "hit", "hits"),
     ):
-        needs = f"{whole}_energy {parts}_{whole} {parts}_energy"
-        yield Gate(f"{whole} energy against its {what}", needs, _SUMS, partial(_energy_against, needs))
-    needs = "cluster_energy cluster_ecal_energy cluster_hcal_energy cluster_muon_energy"
-    yield Gate("cluster energy against its subsystems", needs, _SUMS, partial(_subsystem_sum, needs))
-    needs = "cluster_num_hits hit_cluster"
-    yield Gate("cluster hit counts that differ", needs, NONE, partial(_wrong_counts, needs))
+        index = f"{parts}_{whole}"
+        needs = f"{whole}_energy {index} {parts}_energy"
+        yield Gate(f"{whole} energy against its {what}", needs, _SUMS, partial(_energy_against, index))
+    yield Gate(
+        "cluster energy against its subsystems",
+        "cluster_energy cluster_ecal_energy cluster_hcal_energy cluster_muon_energy",
+        _SUMS,
+        lambda _, energy, *parts: _relative(np.sum(parts, axis=0, dtype=np.float64), energy.astype(np.float64)),
+    )
+    counted = partial(_wrong_counts, "cluster_num_hits", "hit_cluster")
+    yield Gate("cluster hit counts that differ", "cluster_num_hits hit_cluster", NONE, counted)
     for name, mark in (("target", "label"), ("hit_target", "hit_target")):
         columns = " ".join(f"{part}_{column}" for part in ("particle", name) for column in _MOMENTUM)
-        # To this fraction of the visible energy of the event.
-        limits = Within(0, 1e-5)
+        limits = Within(0, 1e-5)  # of the visible energy of the event
         yield Gate(f"{name} four-momentum", f"particle_{mark} {columns}", limits, partial(_unaccounted, name))
     for name, element in (("target", "cluster"), ("hit_target", "hit")):
         needs = f"{name}_track {name}_{element}"
-        yield Gate(f"{name}s without exactly one element", needs, NONE, partial(_without_one_element, needs))
+        yield Gate(
+            f"{name}s without exactly one element",
+            needs,
+            NONE,
+            lambda _, *indices: np.count_nonzero(np.sum([index >= 0 for index in indices], axis=0) != 1),
+        )
         yield Gate(f"elements with two {name}s", needs, NONE, partial(_claimed_twice, needs))
-        counted = partial(_wrong_counts, f"{name}_num_particles particle_{name}")
+        counted = partial(_wrong_counts, f"{name}_num_particles", f"particle_{name}")
         yield Gate(f"{name}s with another number of particles", f"particle_{name} {name}_num_particles", NONE, counted)
-    yield Gate("visible particles without a target", "particle_label particle_target", NONE, _lost_on_clusters)
+    yield Gate(
+        "visible particles without a target",  # or the other way round
+        "particle_label particle_target",
+        NONE,
+        lambda _, label, target: np.count_nonzero((label > 0) != (target >= 0)),
+    )
     needs = "particle_label particle_hit_target particle_energy particle_calo_energy"
     yield Gate("visible particles without a hit_target", needs, NONE, _lost_on_hits)
 
@@ -285,44 +320,15 @@ def _kind(manifest: Manifest) -> str:
     return manifest.sample if manifest.sample in _PLAUSIBLE else "collision"
 
 
-def _range_of(gate: str, column: str, low: float, high: float) -> Gate:
-    return Gate(gate, column, Within(low, high), lambda block: _columns(block, column)[0])
-
-
-def _columns(block: EventBlock, names: str) -> list[Values]:
-    """Flat columns, by their names on disk."""
-    places = [_PLACES[name] for name in names.split()]
-    return [block[collection][column.name] for collection, column in places]
-
-
 def _every(name: str, collections: tuple[str, ...], block: EventBlock) -> Values:
     """A column of all the collections that have it, together."""
     having = [part for part in collections if part in block and name in block[part].columns]
     return np.concatenate([block[part][name] for part in having] or [np.zeros(0)])
 
 
-def _share(needs: str, block: EventBlock) -> Values:
-    """A part of an energy, over all of it."""
-    part, whole = _columns(block, needs)
-    return np.asarray(part / np.maximum(whole, _SMALL_ENERGY))
-
-
-def _distance(point: str, block: EventBlock) -> Values:
-    return np.sqrt(sum(values.astype(np.float64) ** 2 for values in _columns(block, point)))
-
-
 def _not_finite(block: EventBlock) -> Any:
     columns = (values for part in block.collections.values() for values in part.columns.values())
     return [np.count_nonzero(~np.isfinite(values)) for values in columns if values.dtype.kind == "f"]
-
-
-def _per_event(name: str, block: EventBlock) -> tuple[float, float]:
-    return len(block[name]), len(block)
-
-
-def _hits_and_energy(block: EventBlock) -> tuple[float, float]:
-    energy, label = _columns(block, "particle_energy particle_label")
-    return len(block["hit"]), float(energy[label > 0].sum(dtype=np.float64))
 
 
 def _empty_events(block: EventBlock) -> tuple[float, float]:
@@ -362,32 +368,26 @@ def _indices_out_of_range(block: EventBlock) -> Any:
     return wrong
 
 
-def _relative(value: Values, reference: Values) -> Values:
+def _relative(value: Any, reference: Values) -> Values:
     return np.asarray(np.abs(value - reference) / np.maximum(np.abs(reference), _SMALL_ENERGY))
 
 
-def _energy_against(needs: str, block: EventBlock) -> Values:
+def _energy_against(pointing: str, block: EventBlock, energy: Values, _: Values, parts: Values) -> Values:
     """Relative difference between an energy and the sum of its parts."""
-    energy, _, parts = _columns(block, needs)
-    index, number = _flat_index(block, needs.split()[1])
+    index, number = _flat_index(block, pointing)
     return _relative(_sum_at(index, parts, number), energy.astype(np.float64))
 
 
-def _subsystem_sum(needs: str, block: EventBlock) -> Values:
-    energy, *parts = _columns(block, needs)
-    return _relative(np.asarray(np.sum(parts, axis=0, dtype=np.float64)), energy.astype(np.float64))
-
-
-def _wrong_counts(needs: str, block: EventBlock) -> Any:
+def _wrong_counts(told: str, pointing: str, block: EventBlock, *_: Values) -> Any:
     """Objects that tell another number than point to them."""
-    index, number = _flat_index(block, needs.split()[1])
-    return np.count_nonzero(np.bincount(index[index >= 0], minlength=number) != _columns(block, needs)[0])
+    collection, column = _PLACES[told]
+    index, number = _flat_index(block, pointing)
+    return np.count_nonzero(np.bincount(index[index >= 0], minlength=number) != block[collection][column.name])
 
 
-def _unaccounted(collection: str, block: EventBlock) -> Values:
+def _unaccounted(collection: str, block: EventBlock, mark: Values, *_: Values) -> Values:
     """Largest lost or invented component of the four-momentum, as a fraction of the visible energy."""
-    particles, on_hits = block["particle"], collection == "hit_target"
-    seen = particles["hit_target"] >= 0 if on_hits else particles["label"] > 0
+    particles, seen = block["particle"], mark >= 0 if collection == "hit_target" else mark > 0
     visible, owner = np.where(seen, _event_of(block, "particle"), -1), _event_of(block, collection)
     scale = np.maximum(_sum_at(visible, particles["energy"], len(block)), _SMALL_ENERGY)
     lost = [
@@ -397,25 +397,13 @@ def _unaccounted(collection: str, block: EventBlock) -> Values:
     return np.asarray(np.max(np.abs(lost), axis=0) / scale)
 
 
-def _without_one_element(indices: str, block: EventBlock) -> Any:
-    return np.count_nonzero(sum((values >= 0).astype(int) for values in _columns(block, indices)) != 1)
-
-
-def _claimed_twice(indices: str, block: EventBlock) -> Any:
+def _claimed_twice(indices: str, block: EventBlock, *_: Values) -> Any:
     pointing = [name for name in indices.split() if name.rsplit("_", 1)[1] in block]
     found = [_flat_index(block, name)[0] for name in pointing]
     return [np.count_nonzero(np.bincount(index[index >= 0]) > 1) for index in found]
 
 
-def _lost_on_clusters(block: EventBlock) -> Any:
-    """Particles with a label and no target, or the other way round."""
-    label, target = _columns(block, "particle_label particle_target")
-    return np.count_nonzero((label > 0) != (target >= 0))
-
-
-def _lost_on_hits(block: EventBlock) -> Any:
+def _lost_on_hits(_: EventBlock, label: Values, target: Values, energy: Values, left: Values) -> Any:
     """Particles without a target on hits that have one on clusters, or left enough in the hits to have one."""
-    names = "particle_label particle_hit_target particle_energy particle_calo_energy"
-    label, target, energy, left = _columns(block, names)
     visible = (left > _VISIBLE_SHARE * (1 + 1e-4) * energy) | (label > 0)
     return np.count_nonzero(visible & (target < 0))

@@ -130,13 +130,9 @@ def test_what_is_not_at_hand_is_said_to_be_missing(made: Path, tmp_path: Path) -
         "dataset": "missing",
     }
     assert step(node, "model").sha256
-
-
-def test_what_is_found_on_another_way_is_found(made: Path, tmp_path: Path) -> None:
     shutil.copy(made / "out.parquet", tmp_path / "out.parquet")
-    node = trace(tmp_path / "out.parquet")
-    dataset = step(node, "dataset")  # the card of the network says where it was when it was trained on
-    assert (dataset.state, dataset.path) == ("agrees", made / "data")
+    dataset = step(trace(tmp_path / "out.parquet"), "dataset")
+    assert (dataset.state, dataset.path) == ("agrees", made / "data")  # the card of the network says where it was
 
 
 def test_what_has_changed_is_told(copy: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,30 +150,23 @@ def test_what_has_changed_is_told(copy: Path, made: Path, capsys: pytest.Capture
     assert trace_command(made / "data", as_json=True) == 0
 
 
-def test_another_dataset_at_the_recorded_place_is_told(copy: Path, made: Path) -> None:
-    record = json.loads((copy / "run" / "run.json").read_text())
-    record["settings"]["data"] = str(copy / "gun")
-    record["data"][0]["manifest_sha256"] = "0" * 64
-    (copy / "run" / "run.json").write_text(json.dumps(record))
+def test_a_record_that_does_not_fit_is_told(copy: Path) -> None:
+    path = copy / "run" / "run.json"
+    record = json.loads(path.read_text())
+    # The model lies beside another run.
+    path.write_text(json.dumps({**record, "settings": {**record["settings"], "seed": 9}}))
+    node = trace(copy / "run" / "model.safetensors")
+    assert node.note == f"{path} is of another training"
+    assert (step(node, "run").state, step(node, "run").facts["settings"]["seed"]) == ("recorded", 1)
+    # Another dataset lies at the recorded place.
+    data = [{**record["data"][0], "manifest_sha256": "0" * 64}]
+    path.write_text(json.dumps({**record, "data": data, "settings": {**record["settings"], "data": str(copy / "gun")}}))
     dataset = step(trace(copy / "run"), "dataset")
     assert (dataset.state, dataset.note) == ("changed", f"{copy / 'gun'} has another manifest now")
-
-
-def test_a_model_beside_another_run_is_not_taken_for_its_own(copy: Path) -> None:
-    record = json.loads((copy / "run" / "run.json").read_text())
-    record["settings"]["seed"] = 9
-    (copy / "run" / "run.json").write_text(json.dumps(record))
-    node = trace(copy / "run" / "model.safetensors")
-    assert node.note == f"{copy / 'run' / 'run.json'} is of another training"
-    assert (step(node, "run").state, step(node, "run").facts["settings"]["seed"]) == ("recorded", 1)
-
-
-def test_old_files_say_not_recorded(copy: Path) -> None:
+    # An older version recorded nothing of the data, and there is no network that does.
     for name in ("model.safetensors", "last.safetensors"):
         (copy / "run" / name).unlink()
-    record = json.loads((copy / "run" / "run.json").read_text())
-    del record["data"], record["machine"], record["earlier"]
-    (copy / "run" / "run.json").write_text(json.dumps(record))
+    path.write_text(json.dumps({name: record[name] for name in record if name not in ("data", "machine", "earlier")}))
     dataset = step(trace(copy / "run"), "dataset")
     assert dataset.state == "not recorded"
     assert "which version" in dataset.note
