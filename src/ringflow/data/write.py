@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -99,25 +99,11 @@ class ShardWriter:
         self._temporary = (temporary_folder or path.parent) / f".{path.name}.{os.getpid()}.part"
         self._columns: Columns = {}
         self._numbers: list[npt.NDArray[np.int64]] = []
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
         return self
-
-    def _open(self, columns: Columns) -> pq.ParquetWriter:
-        self._columns = columns
-        self._counts = dict.fromkeys(columns, 0)
-        return pq.ParquetWriter(
-            self._temporary,
-            arrow_schema(columns),
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=False,
-            column_encoding=_integer_encodings(columns),
-            write_statistics=[EVENT_NUMBER],
-            write_page_checksum=True,
-        )
 
     def append(self, block: EventBlock) -> None:
         """Write a block as one row group."""
@@ -125,11 +111,20 @@ class ShardWriter:
             return
         with write_errors(self._path):
             if self._writer is None:
-                self._writer = self._open(columns_of(block))
+                self._columns = columns_of(block)
+                self._writer = pq.ParquetWriter(
+                    self._temporary,
+                    arrow_schema(self._columns),
+                    compression="zstd",
+                    compression_level=1,
+                    use_dictionary=False,
+                    column_encoding=_integer_encodings(self._columns),
+                    write_statistics=[EVENT_NUMBER],
+                    write_page_checksum=True,
+                )
             self._writer.write_table(to_table(block, self._columns), row_group_size=len(block))
         self._numbers.append(block.event_number)
-        for name in self._columns:
-            self._counts[name] += len(block[name])
+        self._counts.update({name: len(block[name]) for name in self._columns})
 
     def finish(self) -> Shard:
         """Close the file, make sure it is on the disk and give it its name."""
@@ -142,7 +137,11 @@ class ShardWriter:
                 sha256 = hashlib.file_digest(written, "sha256").hexdigest()
             size = self._temporary.stat().st_size
             self._temporary.replace(self._path)
-            sync_folder(self._path.parent)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # so that the new name survives a power cut
+            finally:
+                os.close(folder)
         numbers = np.concatenate(self._numbers)
         return Shard(
             file=self._path.name,
@@ -151,17 +150,14 @@ class ShardWriter:
             num_events=len(numbers),
             bytes=size,
             sha256=sha256,
-            counts=self._counts,
+            counts=dict(self._counts),
             splits=SplitRule().count(numbers),
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._writer is not None:
-            with suppress(
-                OSError, pa.ArrowException
-            ):  # the footer of a file that is about to be removed may not fit on the disk
+            # The footer of a file that is about to be removed may not fit on the disk.
+            with suppress(OSError, pa.ArrowException):
                 self._writer.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -174,15 +170,6 @@ def _integer_encodings(columns: Columns) -> dict[str, str]:
         for column in described
         if column.dtype.startswith("int")
     } | {EVENT_NUMBER: "DELTA_BINARY_PACKED"}
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def file_hash(path: Path) -> str:

@@ -74,33 +74,29 @@ class Wanted(NamedTuple):
             raise InputFileError(f"{path} has no {MODEL_FILE} yet; let it train until its first validation")
 
     def write(self, node: Node) -> list[Path]:
-        """Write what is wanted; the paths of what was written."""
-        made = []
-        for path, text in self._texts(node):
+        """Write what is wanted, the card before the crate, which counts it among its files; the paths of what was written."""
+        made, folder = [], node.path or Path()
+        out, is_dataset = self.out or folder, node.kind == "dataset"
+
+        def put(path: Path, text: str) -> None:
             with write_errors(path.parent):
                 path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text)
             made.append(path)
-        return made
 
-    def _texts(self, node: Node) -> Iterator[tuple[Path, str]]:
-        """Paths and contents; the card before the crate, which counts it among its files."""
         if self.prov is not None:
-            yield self.prov, _json(prov_document(node))
-        if not (self.crate or self.croissant or self.card):
-            return
-        assert node.path is not None, "refused before"
-        folder, out = node.path, self.out or node.path
-        if self.card and node.kind == "dataset":
-            yield out / CARD_FILE, dataset_card(read_manifest(folder), self.license)
+            put(self.prov, _json(prov_document(node)))
+        if self.card and is_dataset:
+            put(out / CARD_FILE, dataset_card(read_manifest(folder), self.license))
         elif self.card:
-            yield out / CARD_FILE, model_card(node, model_header(folder / MODEL_FILE), self.license)
+            put(out / CARD_FILE, model_card(node, model_header(folder / MODEL_FILE), self.license))
         if self.croissant:
-            yield out / CROISSANT_FILE, _json(croissant(read_manifest(folder), str(node.sha256), self.license))
+            put(out / CROISSANT_FILE, _json(croissant(read_manifest(folder), str(node.sha256), self.license)))
         if self.crate:
             # Names in a description count from the folder it lies in.
             base = "" if out.resolve() == folder.resolve() else f"{folder.resolve().as_uri()}/"
-            yield out / CRATE_FILE, _json(crate(node, folder, base, self.license))
+            put(out / CRATE_FILE, _json(crate(node, folder, base, self.license)))
+        return made
 
 
 def _json(value: Record) -> str:
@@ -321,12 +317,13 @@ def croissant(manifest: Manifest, sha256: str, license: str | None = None) -> Re
     together = _entity("cr:FileSet", "shards", "shards", description="All shards, in the order of their events.")
     together |= {"encodingFormat": _PARQUET, "includes": "shard-*.parquet"}
     # Every column of a collection is a list, in the same order within the collection.
-    fields = [_field(EVENT_NUMBER, "int64", "number of the event; decides its split", repeated=False)]
+    fields = [_field(EVENT_NUMBER, "int64", "number of the event; decides its split")]
     for name, described in schema_columns(manifest.columns).items():
         for column in described:
             unit = "" if column.unit == "1" else f" [{column.unit}]"
             index = f" (index into {column.points_to}, -1: none)" if column.points_to else ""
-            fields.append(_field(parquet_name(name, column.name), column.dtype, f"{column.meaning}{unit}{index}"))
+            told = f"{column.meaning}{unit}{index}"
+            fields.append(_field(parquet_name(name, column.name), column.dtype, told, repeated=True))
     events = _entity("cr:RecordSet", "events", "events", description="One record per event.")
     events |= {"key": {"@id": f"events/{EVENT_NUMBER}"}, "field": fields}
     return {
@@ -346,9 +343,8 @@ def croissant(manifest: Manifest, sha256: str, license: str | None = None) -> Re
     }
 
 
-def _field(column: str, dtype: str, meaning: str, *, repeated: bool = True) -> Record:
-    told: Record = {"description": meaning, "dataType": "sc:Integer" if dtype.startswith("int") else "sc:Float"}
-    told |= {"repeated": True} if repeated else {}
+def _field(column: str, dtype: str, meaning: str, **more: Any) -> Record:
+    told = {"description": meaning, "dataType": "sc:Integer" if dtype.startswith("int") else "sc:Float", **more}
     source = {"fileSet": {"@id": "shards"}, "extract": {"column": column}}
     return _entity("cr:Field", f"events/{column}", column, **told, source=source)
 
