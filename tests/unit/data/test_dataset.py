@@ -1,21 +1,28 @@
-"""Reading: equal to what was written, by split and by column, and one clear line for everything broken."""
+"""Datasets: shards, manifest and card; what is read equals what was written, and everything broken is one clear line."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import awkward as ak
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from fixtures.fake_events import FakeBlocks, fake_block, fake_request, same
 from ringflow.base.errors import DatasetError, FailureError, UsageError
+from ringflow.data.manifest import Shard, SplitRule, dataset_card, read_manifest, to_json
 from ringflow.data.production import produce
 from ringflow.data.read import Dataset
+from ringflow.data.write import ShardWriter, columns_in, columns_of, file_hash
 from ringflow.event.block import concatenate
+from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, SIMULATED, parquet_name
 
 
 def flip_byte(path: Path, position: int) -> None:
@@ -154,3 +161,106 @@ class TestPacked:
     def test_a_dataset_one_may_not_write_to_takes_a_cache_elsewhere(self, dataset: Path, tmp_path: Path) -> None:
         assert len(Dataset(dataset).packed(["track"], cache=tmp_path / "cache")) == 25
         assert not (dataset / "packed").exists()
+
+
+def write(path: Path, *blocks: tuple[int, int]) -> Shard:
+    with ShardWriter(path) as writer:
+        for first, count in blocks:
+            writer.append(fake_block(first, count))
+        return writer.finish()
+
+
+def test_awkward_and_pandas_read_a_shard_and_every_field_says_what_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", (0, 3), (3, 2))
+    events, block = ak.from_parquet(tmp_path / "a.parquet"), fake_block(0, 5)
+    assert events.event_number.tolist() == [0, 1, 2, 3, 4]
+    for name, part in block.collections.items():
+        for column, values in part.columns.items():
+            assert ak.num(events[parquet_name(name, column)]).tolist() == part.counts.tolist()
+            assert np.array_equal(ak.flatten(events[parquet_name(name, column)]), values)
+    frame = pd.read_parquet(tmp_path / "a.parquet", columns=["event_number", "track_pt"])
+    assert np.array_equal(frame.track_pt[0], fake_block(0, 1)["track"]["pt"])
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    assert schema.metadata[b"ringflow_schema_version"] == str(SCHEMA_VERSION).encode()
+    for name in SIMULATED:
+        for column in COLLECTIONS[name]:
+            field = schema.field(parquet_name(name, column.name))
+            assert field.metadata[b"unit"] == column.unit.encode()
+            assert field.metadata[b"meaning"] == column.meaning.encode()
+            assert field.type.value_type == column.dtype.replace("float32", "float")
+            assert not field.nullable
+
+
+def test_what_a_shard_says_of_itself(tmp_path: Path) -> None:
+    shard = write(tmp_path / "a.parquet", (8, 3), (11, 2))
+    block = fake_block(8, 5)
+    assert (shard.first_event, shard.last_event, shard.num_events) == (8, 12, 5)
+    assert shard.counts == {name: len(part) for name, part in block.collections.items()}
+    assert shard.splits == {"train": 3, "valid": 1, "test": 1}
+    assert (shard.bytes, shard.sha256) == ((tmp_path / "a.parquet").stat().st_size, file_hash(tmp_path / "a.parquet"))
+    assert columns_in(tmp_path / "a.parquet") == columns_of(block)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    # The kernel answers every write to this device with "no space left".
+    (tmp_path / f".a.parquet.{os.getpid()}.part").symlink_to("/dev/full")
+    with pytest.raises(FailureError, match=r"a\.parquet: the disk is full; free some space"):
+        write(tmp_path / "a.parquet", *((first, 200) for first in range(0, 2000, 200)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_split_of_an_event_is_decided_by_its_number() -> None:
+    numbers = np.arange(100, 130)
+    assert numbers[SplitRule().select(numbers, "valid")].tolist() == [108, 118, 128]
+    assert SplitRule().count(numbers) == {"train": 24, "valid": 3, "test": 3}
+    with pytest.raises(UsageError, match=r"unknown split 'validation'; choose from train, valid, test"):
+        SplitRule().select(numbers, "validation")
+
+
+def test_the_manifest_reads_back(dataset: Path) -> None:
+    manifest = read_manifest(dataset)
+    assert to_json(manifest) == (dataset / "manifest.json").read_text()
+    assert (manifest.num_events, manifest.splits) == (25, {"train": 21, "valid": 2, "test": 2})
+    assert [shard.first_event for shard in manifest.shards] == [0, 10, 20]
+    assert manifest.bytes == sum(path.stat().st_size for path in dataset.glob("*.parquet"))
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"no dataset at .*nowhere"):
+        read_manifest(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match=r"not a dataset: it has no manifest\.json"):
+        read_manifest(tmp_path)
+    (tmp_path / ".production").mkdir()
+    with pytest.raises(DatasetError, match="unfinished; run the same command again"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ("[1, 2", "not readable JSON"),
+        ({"schema_version": 2}, "has schema version 2, this ringflow reads 1"),
+        ({"schema_version": None}, "has schema version None"),
+        ({"num_events": "many"}, "damaged at 'num_events'"),
+    ],
+)
+def test_a_damaged_manifest_says_where(dataset: Path, changes: str | dict[str, object], said: str) -> None:
+    path = dataset / "manifest.json"
+    path.write_text(changes if isinstance(changes, str) else json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(DatasetError, match=said):
+        read_manifest(dataset)
+
+
+def test_the_card_is_made_of_the_manifest_and_its_example_runs(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card, manifest = (dataset / "README.md").read_text(), read_manifest(dataset)
+    assert card == dataset_card(manifest)
+    assert f"| hit | {manifest.counts['hit']} | {manifest.counts['hit'] / 25:.1f} |" in card
+    assert "| train | 0, 1, 2, 3, 4, 5, 6, 7 | 21 |" in card
+    assert (
+        "| track_particle | list of int32 | 1 | particle that left the track (index into particle, -1: none) |" in card
+    )
+    monkeypatch.chdir(dataset)
+    (example,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    names: dict[str, list[object]] = {}
+    exec(example, names)
+    assert [len(names[name]) for name in ("events", "frame", "train")] == [10, 10, 21]
