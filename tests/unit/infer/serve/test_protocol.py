@@ -58,6 +58,11 @@ def test_values_come_out_as_they_went_in(data: str) -> None:
     assert request.outputs == (("candidate_label", False), ("candidate_momentum", False))
 
 
+def test_a_number_that_is_too_large_is_infinite() -> None:
+    """Which the model refuses."""
+    assert np.isinf(parsed(with_track(data=[10**400] * 6)).inputs["track"]).all()
+
+
 def test_an_event_of_nothing() -> None:
     nothing = {kind: table[:0] for kind, table in EVENT.items()}
     empty = [
