@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.spoiled_study import make_spoiled_study
-from fixtures.synthetic_study import SPACE, make_study
+from fixtures.synthetic_study import SPACE, make_spoiled_study, make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.tune.folder import StudyFolder, StudySettings, earlier_trials
 from ringflow.tune.record import TrialRecord

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.made_up_trials import MadeUpExecutor, loss
 from fixtures.made_up_trials import make_study as make_real_study
-from fixtures.spoiled_study import make_spoiled_study
+from fixtures.synthetic_study import make_spoiled_study
 from ringflow.base.errors import DiskFullError, InputFileError
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import Journal, read_rows
