@@ -43,7 +43,7 @@ def bits(block: EventBlock) -> list[bytes]:
     return [block.event_number.tobytes(), *(v.tobytes() for p in parts for v in (p.counts, *p.columns.values()))]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(block=blocks(), cut=st.integers(0, 6))
 def test_a_shard_gives_back_every_bit(block: EventBlock, cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def test_however_a_production_is_cut(events: int, events_per_shard: int, block_e
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     pt=st.lists(st.lists(FLOATS, max_size=4), min_size=1, max_size=8),
     events_per_shard=st.integers(1, 9),

@@ -218,7 +218,7 @@ def test_numbers_of_collections_are_those_that_the_file_tells(
             np.testing.assert_array_equal(found[name][column], part[column], err_msg=f"{name} {column}")
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", ["frame", "legacy"])
 def test_tracks_tell_the_field_and_that_the_profile(
     writer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
