@@ -220,7 +220,11 @@ def test_decisions_of_a_scheduler(scheduler: str, stored: dict[str, Any]) -> Non
 
 
 def test_the_command_table(stored: dict[str, Any]) -> None:
-    assert command_table() == stored["commands"]
+    made, expected = (
+        {name: [option for option in options if option != "*"] for name, options in commands.items()}
+        for commands in (command_table(), stored["commands"])
+    )  # a star is a record of options in the signature, nothing that anybody types
+    assert made == expected
 
 
 def write() -> None:
