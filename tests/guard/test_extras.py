@@ -99,7 +99,7 @@ def test_the_core_does_without_any_extra(tmp_path: Path) -> None:
     declared = [
         line for line in importlib.metadata.requires("ringflow") or [] if "extra ==" in line and "dev" not in line
     ]
-    modules = {"scikit-learn": "sklearn", "prometheus-client": "prometheus_client", "mpich": "mpi4py"}
+    modules = {"prometheus-client": "prometheus_client"}
     named = {re.split(r"[^\w-]", line)[0].lower() for line in declared}
     missing = {modules.get(name, name) for name in named}
     assert {"onnx", "ray", "pyspark", "optuna", "captum", "starlette", "pandas"} <= missing
