@@ -38,7 +38,7 @@ from ringflow.train.device import hardware
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.executors import Executor
 from ringflow.tune.folder import StudyFolder, StudySettings, create
-from ringflow.tune.options import Place, Plan
+from ringflow.tune.options import ExecutorOptions, Plan
 from ringflow.tune.record import StudyRecord, load_optuna
 from ringflow.tune.replay import Setting, Speedup, speedup
 from ringflow.tune.replay.campaign import HARD, assumptions, plan_campaign, sensitivity, steps_of_sensitivity
@@ -260,7 +260,7 @@ def run_studies(
     length = [f"length.events={events}", f"length.validate_every={events}"]
     source = [f"data={data}", f"source.chunk_events={max(events // _REUSE, 1)}", f"source.reuse={_REUSE}"]
     training = TrainSettings.resolve("clic_tiny", [*_NETWORK, *length, *source])
-    where = Place(workers=workers)
+    where = ExecutorOptions(workers=workers)
     made: dict[str, list[Path]] = {"random": [], "asha": []}
     for seed, name in product(seeds, made):
         # Neither is to know a good point from the beginning.

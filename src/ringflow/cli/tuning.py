@@ -16,7 +16,7 @@ from ringflow.base.options import Count, Flag, Json, Natural, Paths, about
 from ringflow.base.output import finish, print_json, show_or_print, show_summary, show_table
 from ringflow.base.rundir import write_atomic
 from ringflow.tune import SearchName
-from ringflow.tune.options import Place, Plan
+from ringflow.tune.options import ExecutorOptions, Plan
 
 if TYPE_CHECKING:
     from ringflow.tune.space import Space
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 tune = App(name="tune")
 
 StudyPath = Annotated[Path, about("Folder of a study.")]
-_LOCAL, _PLAN = Place(), Plan()
+_LOCAL, _PLAN = ExecutorOptions(), Plan()
 
 
 @tune.default
@@ -35,7 +35,7 @@ def tune_command(
     space: Annotated[str, about("What to vary: `training`, `network` (shipped), or a TOML file.")] = "training",
     out: Annotated[Path | None, about("Folder of the study; studies/PRESET unless given.")] = None,
     plan: Plan = _PLAN,
-    place: Place = _LOCAL,
+    place: ExecutorOptions = _LOCAL,
     warm_start: Annotated[Paths, about("Earlier studies to learn from.")] = (),
     overwrite: Annotated[Flag, about("Replace an earlier study.")] = False,
     as_json: Json = False,
@@ -63,7 +63,7 @@ def resume(
     study: StudyPath,
     /,
     *,
-    place: Place = _LOCAL,
+    place: ExecutorOptions = _LOCAL,
     allow_changes: Annotated[Flag, about("Go on although the data or the version of ringflow are others.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -120,7 +120,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     return {name: f"{cell:.5g}" if isinstance(cell, float) else cell for name, cell in row.items()}
 
 
-def _run(study: Path, place: Place, *, as_json: bool, allow_changes: bool) -> None:
+def _run(study: Path, place: ExecutorOptions, *, as_json: bool, allow_changes: bool) -> None:
     from ringflow.tune.folder import StudyFolder
     from ringflow.tune.run import run
 

@@ -77,7 +77,7 @@ OpenSource = Callable[[], BlockSource]
 
 
 @dataclass(frozen=True)
-class ShardTask:
+class PlannedShard:
     """A shard to make, and the pieces it is cut from: block index, and which events of the block (from, to)."""
 
     file: str
@@ -89,14 +89,14 @@ class ShardTask:
         return sum(last - first for _, first, last in self.pieces)
 
 
-def plan_shards(events: int, events_per_shard: int, block_events: int) -> list[ShardTask]:
+def plan_shards(events: int, events_per_shard: int, block_events: int) -> list[PlannedShard]:
     """The shards of events that are made in blocks of one size, in the order of the events."""
     tasks = []
     for number, start in enumerate(range(0, events, events_per_shard)):
         stop = min(start + events_per_shard, events)
         blocks = {index: index * block_events for index in range(start // block_events, -(-stop // block_events))}
         pieces = ((index, max(start - at, 0), min(stop - at, block_events)) for index, at in blocks.items())
-        tasks.append(ShardTask(shard_file(number), tuple(pieces)))
+        tasks.append(PlannedShard(shard_file(number), tuple(pieces)))
     return tasks
 
 
@@ -104,7 +104,7 @@ def plan_shards(events: int, events_per_shard: int, block_events: int) -> list[S
 class Request:
     """What is asked for. Requests with equal records make equal bytes, on any number of workers."""
 
-    tasks: Sequence[ShardTask]
+    tasks: Sequence[PlannedShard]
     record: Mapping[str, Any]
     detector: str
     sample: str
@@ -159,7 +159,7 @@ class Production:
         """Count a shard as finished."""
         write_atomic(self._note(shard.file), to_json(shard))
 
-    def finished(self, tasks: Sequence[ShardTask]) -> dict[str, Shard]:
+    def finished(self, tasks: Sequence[PlannedShard]) -> dict[str, Shard]:
         """Finished shards by file name, as planned and with the right hash; whatever else looks like a shard is removed.
 
         The last one of a shorter production is not as planned.
@@ -176,7 +176,7 @@ class Production:
                 path.unlink()
         return kept
 
-    def write(self, source: BlockSource, task: ShardTask, advance: Advance) -> Shard:
+    def write(self, source: BlockSource, task: PlannedShard, advance: Advance) -> Shard:
         """Make one shard and count it as finished; `advance` is called with numbers of events as they are done."""
         with ShardWriter(self.folder / task.file, temporary_folder=self.workshop) as writer:
             for index, first, last in task.pieces:
@@ -336,7 +336,7 @@ def _refuse_other(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _in_parallel(
-    production: Production, tasks: Sequence[ShardTask], open_source: OpenSource, workers: int, advance: Advance
+    production: Production, tasks: Sequence[PlannedShard], open_source: OpenSource, workers: int, advance: Advance
 ) -> list[Shard]:
     """Hand out the tasks one by one to worker processes, each at the other end of a pipe, and gather the shards."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch and Arrow half

@@ -27,7 +27,7 @@ Measured = Mapping[str, float | None]  # value, lo, hi
 Metrics = Mapping[str, Mapping[str, Any]]  # of every reconstruction, or sections of them
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """One metric of all reconstructions; `group` is the bin or mass it belongs to, `best` who wins beyond doubt."""
 
     group: str
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 def rows(
     metrics: Sequence[Metric], parts: Metrics, comparisons: Sequence[Mapping[str, Any]] = (), group: str = ""
-) -> Iterator[Row]:
+) -> Iterator[MetricRow]:
     """The rows of some metrics; those that no reconstruction has are left out."""
     for metric in metrics:
         values = {name: part.get(metric.key) for name, part in parts.items()}
@@ -50,15 +50,15 @@ def rows(
                 for name, other in ((row["first"], row["second"]), (row["second"], row["first"]))
             }
             cells = {name: written(value, metric) for name, value in values.items()}
-            yield Row(group, metric, cells, best_of(values, metric.better, won))
+            yield MetricRow(group, metric, cells, best_of(values, metric.better, won))
 
 
-def sample_rows(reconstructions: Metrics, comparisons: Sequence[Mapping[str, Any]]) -> list[Row]:
+def sample_rows(reconstructions: Metrics, comparisons: Sequence[Mapping[str, Any]]) -> list[MetricRow]:
     """The rows of a whole sample."""
     return list(rows(METRICS, reconstructions, comparisons))
 
 
-def topic_tables(reconstructions: Metrics) -> dict[str, tuple[str, str, list[Row]]]:
+def topic_tables(reconstructions: Metrics) -> dict[str, tuple[str, str, list[MetricRow]]]:
     """By group of figures a table: its title, what its groups of rows are (nothing if there are none), and its rows."""
     jets = {
         name: {f"{row['lo_pt']:g}–{row['hi_pt']:g} GeV": row for row in metrics.get("jet_bins") or []}
@@ -78,7 +78,7 @@ def topic_tables(reconstructions: Metrics) -> dict[str, tuple[str, str, list[Row
     return {topic: table for topic, table in tables.items() if table[2]}
 
 
-def _grouped(metrics: Sequence[Metric], parts: Mapping[str, Metrics]) -> list[Row]:
+def _grouped(metrics: Sequence[Metric], parts: Mapping[str, Metrics]) -> list[MetricRow]:
     groups = dict.fromkeys(group for part in parts.values() for group in part)
     return [
         row

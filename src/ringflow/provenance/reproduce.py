@@ -24,7 +24,7 @@ from ringflow.base.log import progress, say
 from ringflow.base.provenance import KEY_DEPENDENCIES, code_version, package_version
 from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.manifest import Manifest, Shard, read_manifest
-from ringflow.data.production import Production, ShardTask, plan_shards
+from ringflow.data.production import Production, PlannedShard, plan_shards
 from ringflow.data.read import read_shard
 from ringflow.data.write import columns_in, file_hash
 from ringflow.event.block import concatenate
@@ -269,7 +269,7 @@ def _production_settings(dataset: Path, manifest: Manifest) -> SimulateSettings:
     return settings
 
 
-def _chosen(manifest: Manifest, settings: SimulateSettings, events: int | None) -> list[tuple[Shard, ShardTask]]:
+def _chosen(manifest: Manifest, settings: SimulateSettings, events: int | None) -> list[tuple[Shard, PlannedShard]]:
     """Shards to make again, and what makes each."""
     production, chosen, held = settings.production, [], 0
     plan = plan_shards(manifest.num_events, production.events_per_shard, production.block_events)

@@ -57,7 +57,7 @@ def own_lanes(world: World, lanes: int) -> Sequence[int]:
     return () if world.is_first else MeshPlace(world.rank - 1, world.size - 1).lanes(lanes)
 
 
-class Report(NamedTuple):
+class WorkerReport(NamedTuple):
     """What a worker sends with its row: the version of the weights it had fetched before, what it did since, the next batch of
     each of its lanes, means of what its batches gave, and the signal that asked it to end."""
 
@@ -349,7 +349,7 @@ def work(
         if bad := next((record for record in records if record.not_finite), None):  # the master shall not get it
             guilty = drawn if len(records) == 1 else [drawn[records.index(bad)]]
             raise diverged(bad, folder, [(feed, batch.position) for feed, batch in guilty])
-        report = Report(
+        report = WorkerReport(
             version,
             events=sum(batch.num_events for batch in batches),
             computed=sum(batch.elements.num_elements for batch in batches),
@@ -438,7 +438,7 @@ class Master:
         write_atomic(trainer.folder / ACCOUNT_FILE, json.dumps(record, indent=1) + "\n")
         return None if trainer.finished else stopped(self._stop_request.signal_name or "a signal", self._state.events)
 
-    def _take_in(self, report: Report) -> None:
+    def _take_in(self, report: WorkerReport) -> None:
         """Let a report have its effect."""
         state, every = self._state, self._settings.length.validate_every
         before = state.events

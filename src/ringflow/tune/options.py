@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Place:
+class ExecutorOptions:
     """Where trials run."""
 
     executor: Annotated[ExecutorName, Parameter(help="Processes of this machine, a Ray cluster, or jobs of Slurm.")] = (
@@ -98,7 +98,7 @@ class Plan:
         bool, Switch, Parameter(help="Do not begin with the settings as they are, before anything is varied.")
     ] = False
 
-    def settings(self, training: TrainSettings, place: Place) -> StudySettings:
+    def settings(self, training: TrainSettings, place: ExecutorOptions) -> StudySettings:
         """The settings of the study, with what follows from the training and from the place."""
         from ringflow.tune.folder import StudySettings
 
@@ -117,7 +117,7 @@ class Plan:
             }
         )
 
-    def _processes(self, training: TrainSettings, place: Place) -> int:
+    def _processes(self, training: TrainSettings, place: ExecutorOptions) -> int:
         """Of all trials together."""
         if place.workers is not None:
             return place.workers

@@ -42,7 +42,7 @@ _ROW = "ringflow:"
 State = Literal["waiting", "running", "paused", "stopped", "complete", "failed"]
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """Something that happened; trial -1 is the study."""
 
     number: int
@@ -145,7 +145,7 @@ class TrialRecord:
 class StudyRecord:
     """All trials by number, kept up to date row by row."""
 
-    def __init__(self, most: int, rows: Iterable[Row] = ()) -> None:
+    def __init__(self, most: int, rows: Iterable[JournalRow] = ()) -> None:
         self.most = most
         self.trials: list[TrialRecord] = []
         self.closed = False
@@ -153,7 +153,7 @@ class StudyRecord:
         for row in rows:
             self.apply(row)
 
-    def apply(self, row: Row) -> None:
+    def apply(self, row: JournalRow) -> None:
         """Take in what happened."""
         self.last_time, data = row.time, row.data
         if row.kind == "closed":
@@ -230,9 +230,9 @@ class Journal:
             warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
             self._optuna.load_study(study_name=name, storage=self._storage).set_metric_names(list(self._objectives))
 
-    def append(self, kind: str, trial: int = -1, **data: Any) -> Row:
+    def append(self, kind: str, trial: int = -1, **data: Any) -> JournalRow:
         """Add a row; it is on disk when this returns."""
-        row = Row(len(self.rows), time.time(), kind, trial, finite_or_null(data))
+        row = JournalRow(len(self.rows), time.time(), kind, trial, finite_or_null(data))
         key = f"{_ROW}{row.number:07d}"
         value: Any = [row.time, kind, row.data]
         with write_errors(self._path):
@@ -276,7 +276,7 @@ def load_optuna() -> Any:
     return optuna
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[JournalRow]:
     """The rows of a journal that others may be writing; nothing is changed."""
     if not path.is_file():
         if path.with_name("study.db").is_file():
@@ -288,13 +288,13 @@ def read_rows(path: Path) -> list[Row]:
     return _rows(_open(path))
 
 
-def _rows(storage: JournalStorage) -> list[Row]:
+def _rows(storage: JournalStorage) -> list[JournalRow]:
     if not storage.get_all_studies():
         return []
     attributes = [(-1, storage.get_study_system_attrs(0))]
     attributes += [(trial.number, trial.system_attrs) for trial in storage.get_all_trials(0, deepcopy=False)]
     return sorted(
-        Row(int(key.removeprefix(_ROW)), moment, kind, trial, data)
+        JournalRow(int(key.removeprefix(_ROW)), moment, kind, trial, data)
         for trial, found in attributes
         for key, (moment, kind, data) in ((key, value) for key, value in found.items() if key.startswith(_ROW))
     )

@@ -45,7 +45,7 @@ _OWN = Path(__file__).parent / "templates"
 FEWEST = 8
 
 
-class Comparison(NamedTuple):
+class RungComparison(NamedTuple):
     """Two values after the same number of events."""
 
     resource: int
@@ -128,14 +128,14 @@ class StudyView:
             same(reduce(lambda part, key: part[key], name.split("."), known), value) for name, value in point.items()
         )
 
-    def against_first(self) -> Comparison | None:
+    def against_first(self) -> RungComparison | None:
         """The best trial and the first one, after the events that the first one was shown."""
         first = self.trials[0] if self.trials else None
         if first is None or first is self.best or first.number not in self.values:
             return None
         return self._compared(first.resource, self.values[first.number][0])
 
-    def against_median(self) -> Comparison | None:
+    def against_median(self) -> RungComparison | None:
         """The best trial and the median, at the highest rung that at least half of the trials came to."""
         by_rung: dict[int, list[float]] = {}
         for trial in self.trials:
@@ -145,11 +145,11 @@ class StudyView:
         crowded = [rung for rung, values in by_rung.items() if 2 * len(values) >= len(self.values) and len(values) > 2]
         return self._compared(self.rungs[max(crowded)], median(by_rung[max(crowded)])) if crowded else None
 
-    def _compared(self, resource: int, theirs: float) -> Comparison | None:
+    def _compared(self, resource: int, theirs: float) -> RungComparison | None:
         """The best trial at that rung, where trials come a step apart, or at the last report before; None if it has none."""
         reports = self.best.reports if self.best else []
         reached = [report.value for report in reports if self.rung(report.resource) <= self.rung(resource)]
-        return Comparison(resource, theirs, reached[-1]) if reached and math.isfinite(reached[-1]) else None
+        return RungComparison(resource, theirs, reached[-1]) if reached and math.isfinite(reached[-1]) else None
 
     @cached_property
     def costs(self) -> dict[int, dict[State, float]]:

@@ -18,7 +18,7 @@ from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder, earlier_trials, require_same_origin
 from ringflow.tune.hparams import write_hparams
 from ringflow.tune.objective import extras_of
-from ringflow.tune.options import Place
+from ringflow.tune.options import ExecutorOptions
 from ringflow.tune.record import StudyRecord, TrialRecord
 from ringflow.tune.schedulers import GROWING, one_bracket
 from ringflow.tune.space import with_values
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PATIENCE = 1.0
 
 
-def run(folder: StudyFolder, place: Place, *, allow_changes: bool = False) -> dict[str, Any]:
+def run(folder: StudyFolder, place: ExecutorOptions, *, allow_changes: bool = False) -> dict[str, Any]:
     """Go on with a study to its end; the result, ready for JSON."""
     if not allow_changes:
         require_same_origin(folder)
@@ -57,7 +57,7 @@ def run(folder: StudyFolder, place: Place, *, allow_changes: bool = False) -> di
         return summary(folder, study.record)
 
 
-def make_executor(folder: StudyFolder, place: Place) -> Executor:
+def make_executor(folder: StudyFolder, place: ExecutorOptions) -> Executor:
     """The executor of this name."""
     from ringflow.tune import executors
 

@@ -95,7 +95,7 @@ class Ladder:
         return tuple(reversed(rungs))
 
 
-class Place(NamedTuple):
+class Standing(NamedTuple):
     """Of a trial at a rung; the smallest is the best, of equal ones the first to come."""
 
     value: float
@@ -108,13 +108,13 @@ class Rung:
 
     def __init__(self) -> None:
         self.arrived = 0
-        self.ranked: list[Place] = []
-        self.place: dict[int, Place] = {}
+        self.ranked: list[Standing] = []
+        self.place: dict[int, Standing] = {}
 
     def put(self, trial: int, value: float) -> None:
         """A trial arrives."""
         if math.isfinite(value):
-            self.place[trial] = Place(value, self.arrived, trial)
+            self.place[trial] = Standing(value, self.arrived, trial)
             insort(self.ranked, self.place[trial])
         self.arrived += 1
 
@@ -250,7 +250,7 @@ class AshaPromote(Scheduler):
 
     def __init__(self, rungs: Sequence[int], eta: int, *, workers: int = 1) -> None:
         super().__init__(rungs, eta, workers=workers)
-        self._waiting: list[list[Place]] = [[] for _ in self.rungs]  # heaps of those put aside
+        self._waiting: list[list[Standing]] = [[] for _ in self.rungs]  # heaps of those put aside
 
     def promoted(self) -> Promoted:
         found = []

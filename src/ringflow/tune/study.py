@@ -20,7 +20,7 @@ from ringflow.base.rundir import TRIALS_FOLDER
 from ringflow.base.words import flat
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import values_of
-from ringflow.tune.record import Journal, Row, StudyRecord, TrialRecord
+from ringflow.tune.record import Journal, JournalRow, StudyRecord, TrialRecord
 from ringflow.tune.schedulers import Decision, Point, Report, make_scheduler
 from ringflow.tune.search import Search
 from ringflow.tune.worker import Trouble
@@ -56,7 +56,7 @@ class Study:
         self._journal = Journal(folder.journal, folder.space, settings.objectives, folder.path / TRIALS_FOLDER)
         self._open([*self._journal.rows])
 
-    def _open(self, rows: Sequence[Row]) -> None:
+    def _open(self, rows: Sequence[JournalRow]) -> None:
         """Tell the scheduler again what it was told. What it said of others may not have been written down at the end."""
         promised: dict[int, Decision] = {}
         for row in rows:
@@ -76,7 +76,7 @@ class Study:
             self._append("ended", trial.number, at=last)
         self._waiting = {**dict.fromkeys(trial.number for trial in interrupted), **self._waiting}  # they had their turn
 
-    def _tell_again(self, row: Row) -> None:
+    def _tell_again(self, row: JournalRow) -> None:
         decision: Decision | None = None
         match row.kind:
             case "added":
@@ -100,7 +100,7 @@ class Study:
         if trial >= 0:
             self._journal.publish(self.record.trials[trial])
 
-    def _remember(self, row: Row) -> None:
+    def _remember(self, row: JournalRow) -> None:
         self.record.apply(row)
         if row.trial >= 0 and self.record.trials[row.trial].state == "waiting":
             self._waiting[row.trial] = None

@@ -14,7 +14,7 @@ from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.bench import tune as bench
 from ringflow.bench.tune import compare_with_random, driver_cost, run_studies, timeline
-from ringflow.tune.record import Row, StudyRecord
+from ringflow.tune.record import JournalRow, StudyRecord
 
 
 def test_the_record_has_all_figures(
@@ -71,7 +71,7 @@ def test_compute_is_that_of_all_trials_until_then() -> None:
         (6.0, "reported", 0, {"resource": 100, "value": 2.0, "figures": {}, **ends}),
         (7.0, "reported", 1, {"resource": 100, "value": 1.5, "figures": {}, **ends}),
     ]
-    record = StudyRecord(100, [Row(number, *row) for number, row in enumerate(told)])
+    record = StudyRecord(100, [JournalRow(number, *row) for number, row in enumerate(told)])
     # At 6 s: 2 processes for 6 s and one for 5 s. At 7 s: 12 + 6. What is not finite is no report, but its events count.
     assert [tuple(reached) for reached in timeline(record)] == [(2.0, 17.0, 125), (1.5, 18.0, 200)]
 

@@ -22,7 +22,7 @@ from ringflow.train.asynchronous import (
     Downpour,
     ElasticAveraging,
     Master,
-    Report,
+    WorkerReport,
     Stopwatch,
     rate_after,
     require_workers,
@@ -198,9 +198,9 @@ class Steps:
         return None
 
 
-def report(version: int, batch: int, lane: int = 0, **more: Any) -> Report:
+def report(version: int, batch: int, lane: int = 0, **more: Any) -> WorkerReport:
     place = {lane: DataPosition(0, 0, batch)}
-    return Report(version, events=20, computed=100, real=90, positions=place, shape=None, values=VALUES, **more)
+    return WorkerReport(version, events=20, computed=100, real=90, positions=place, shape=None, values=VALUES, **more)
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def lead(
         progress = Trainer(settings, TrainingData({}, events(6, 99)), run)
         step, rule = make_step(settings), Steps(needs_states)
         row = torch.empty(step.model.num_parameters)
-        heard = ScriptedMessages(*((who, what, row if isinstance(what, Report) else None) for who, what in script))
+        heard = ScriptedMessages(*((who, what, row if isinstance(what, WorkerReport) else None) for who, what in script))
         stopped = Master(progress, step, rule, StopRequest(), heard, workers).run()
         assert not heard.script
         return heard, progress, stopped, rule, settings

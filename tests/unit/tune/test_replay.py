@@ -22,7 +22,7 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.charts import lanes_of
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.options import Place, Plan
+from ringflow.tune.options import ExecutorOptions, Plan
 from ringflow.tune.replay import Allocation, Replay, Setting, speedup
 from ringflow.tune.replay.campaign import COMPARED, REFERENCE, plan_campaign, replay_study, scaling
 from ringflow.tune.replay.curves import (
@@ -294,7 +294,7 @@ def test_a_study_is_replayed_as_it_was(study: Path) -> None:
     assert longer.curves[0].value(longer.most) == campaign.curves[0].value(campaign.most)
     # Without a study, what `tune` does unless told.
     usual = plan_campaign(SHIPPED, trials=24)
-    plan = Plan().settings(TrainSettings.resolve(None, [f"length.events={usual.most}"]), Place())
+    plan = Plan().settings(TrainSettings.resolve(None, [f"length.events={usual.most}"]), ExecutorOptions())
     assert usual.ladder == Ladder(plan.least, usual.most, plan.eta)
     assert (Setting().initial_workers, REFERENCE) == (plan.workers_per_trial, plan.scheduler)
 

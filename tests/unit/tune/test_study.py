@@ -14,8 +14,8 @@ from fixtures.made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.options import Place, Plan
-from ringflow.tune.record import Journal, Row, StudyRecord, read_rows
+from ringflow.tune.options import ExecutorOptions, Plan
+from ringflow.tune.record import Journal, JournalRow, StudyRecord, read_rows
 from ringflow.tune.replay.campaign import replay_study
 from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.report import write_report
@@ -86,11 +86,11 @@ def test_study_is_the_same_however_often_it_is_killed(
     assert set(told.values()) == {1}, "a report was counted twice"
 
 
-def mortal(rows: int) -> Callable[..., Row]:
+def mortal(rows: int) -> Callable[..., JournalRow]:
     """A journal that lives for so many rows."""
     left, append = [rows], Journal.append
 
-    def appended(self: Journal, kind: str, trial: int = -1, **data: object) -> Row:
+    def appended(self: Journal, kind: str, trial: int = -1, **data: object) -> JournalRow:
         if left[0] == 0:
             raise KilledError
         left[0] -= kind != "ended"  # which every start writes for what the one before left running
@@ -206,7 +206,7 @@ def test_a_trial_grows_onto_idle_processes_if_a_start_takes_less_than_it_saves(
 ) -> None:
     now = 1e9
     monkeypatch.setattr("time.time", lambda: now)
-    plan = Plan(trials=1, scheduler="rasda-idle", most_workers=4).settings(TrainSettings(), Place(workers=8))
+    plan = Plan(trials=1, scheduler="rasda-idle", most_workers=4).settings(TrainSettings(), ExecutorOptions(workers=8))
     assert (plan.most_workers, plan.processes) == (4, 8)
     folder = make_study(tmp_path, **{**plan.model_dump(), "least": 1000})
     study = Study(folder)
@@ -222,7 +222,7 @@ def test_a_trial_grows_onto_idle_processes_if_a_start_takes_less_than_it_saves(
 
 def test_idle_processes_of_a_cluster_must_be_told() -> None:
     with pytest.raises(UsageError, match=r"give --workers$"):
-        Plan(scheduler="rasda-idle", most_workers=4).settings(TrainSettings(), Place(executor="ray"))
+        Plan(scheduler="rasda-idle", most_workers=4).settings(TrainSettings(), ExecutorOptions(executor="ray"))
 
 
 @pytest.mark.parametrize(("trials", "in_effect"), [(16, "halving"), (17, "hyperband")])
@@ -235,7 +235,7 @@ def test_hyperband_of_few_trials_is_called_successive_halving(
 ) -> None:
     monkeypatch.setattr(run_module, "make_executor", lambda folder, place: MadeUpExecutor())
     folder = make_study(tmp_path, scheduler="hyperband", trials=trials)
-    result = run_module.run(folder, Place())
+    result = run_module.run(folder, ExecutorOptions())
     assert (result["scheduler"], result["scheduler_in_effect"]) == ("hyperband", in_effect)
     sentence = "Hyperband with 16 trials is successive halving; from 17 on it has a second bracket"
     page = write_report(folder.path).read_text(encoding="utf-8")

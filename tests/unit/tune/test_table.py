@@ -11,20 +11,20 @@ from rich.console import Console
 
 from fixtures.synthetic_study import make_study
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.record import Row, StudyRecord, read_rows
+from ringflow.tune.record import JournalRow, StudyRecord, read_rows
 from ringflow.tune.table import LiveTable, PlainLines, study_table
 
 
-def row(kind: str, trial: int, time: float, **data: object) -> Row:
-    return Row(0, time, kind, trial, data)
+def row(kind: str, trial: int, time: float, **data: object) -> JournalRow:
+    return JournalRow(0, time, kind, trial, data)
 
 
-def added(trial: int, time: float = 0.0) -> Row:
+def added(trial: int, time: float = 0.0) -> JournalRow:
     point = {"optimizer.rate": 0.001, "model.backbone": "graph"}
     return row("added", trial, time, point=point, verdict="continue", until=1000, workers=1)
 
 
-def reported(trial: int, time: float, resource: int, value: float | None, verdict: str, workers: int = 1) -> Row:
+def reported(trial: int, time: float, resource: int, value: float | None, verdict: str, workers: int = 1) -> JournalRow:
     told = {"resource": resource, "value": value, "figures": {}, "verdict": verdict, "until": 4000, "workers": workers}
     return row("reported", trial, time, **told)
 

@@ -24,7 +24,7 @@ from ringflow.data.edm4hep.convert import Conversion, has_times
 from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, infer_ids, listed
 from ringflow.data.edm4hep.profile import Profile, load_profile, profile_names
 from ringflow.data.manifest import EDM4HEP
-from ringflow.data.production import Request, ShardTask, produce
+from ringflow.data.production import Request, PlannedShard, produce
 from ringflow.data.read import Dataset
 from ringflow.data.write import columns_of, shard_file
 from ringflow.event.block import Collection, EventBlock
@@ -223,10 +223,10 @@ class _Pieces:
             events -= last
             next_number = int(file.event_numbers[-1]) + shift + 1
 
-    def tasks(self) -> list[ShardTask]:
+    def tasks(self) -> list[PlannedShard]:
         """The shards."""
         sizes = [stop - start for _, start, stop, _ in self._pieces]
-        return [ShardTask(shard_file(index), ((index, 0, size),)) for index, size in enumerate(sizes)]
+        return [PlannedShard(shard_file(index), ((index, 0, size),)) for index, size in enumerate(sizes)]
 
     def block(self, index: int) -> EventBlock:
         """A piece."""
