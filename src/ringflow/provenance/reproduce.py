@@ -24,7 +24,7 @@ from ringflow.base.log import progress, say
 from ringflow.base.provenance import KEY_DEPENDENCIES, code_version, package_version
 from ringflow.base.rundir import SETTINGS_FILE
 from ringflow.data.manifest import Manifest, Shard, read_manifest
-from ringflow.data.production import Production, PlannedShard, plan_shards
+from ringflow.data.production import PlannedShard, Production, plan_shards
 from ringflow.data.read import read_shard
 from ringflow.data.write import columns_in, file_hash
 from ringflow.event.block import concatenate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -10,24 +11,26 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ringflow.base.config import toml_value
 from ringflow.base.errors import StoppedError
 from ringflow.base.log import say
 from ringflow.base.processes import usable_cores
+from ringflow.base.rundir import write_errors
 from ringflow.train.runs import claimed
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder, earlier_trials, require_same_origin
-from ringflow.tune.hparams import write_hparams
-from ringflow.tune.objective import extras_of
+from ringflow.tune.objective import ALIASES, extras_of
 from ringflow.tune.options import ExecutorOptions
 from ringflow.tune.record import StudyRecord, TrialRecord
 from ringflow.tune.schedulers import GROWING, one_bracket
-from ringflow.tune.space import with_values
+from ringflow.tune.space import Choice, with_values
 from ringflow.tune.study import Study
 from ringflow.tune.table import LiveTable
 from ringflow.tune.worker import Order, work_folder
 
 if TYPE_CHECKING:
     from ringflow.tune.executors import Executor
+
 
 #: Seconds without anything to hear after which the loop looks around.
 _PATIENCE = 1.0
@@ -181,3 +184,43 @@ def trial_settings(folder: StudyFolder, trial: TrialRecord) -> TrainSettings:
         first = study.workers_per_trial * settings.compute.batch_elements
         settings = with_values(settings, {"optimizer.rule": "sqrt", "optimizer.rule_elements": first})
     return settings
+
+
+# Settings and last values of all trials for the HPARAMS page of TensorBoard, beside the curves that trainings write.
+
+BOARD_FOLDER = "tensorboard"
+#: The best ones are written if there are more: TensorBoard takes minutes to read thousands.
+MOST_TRIALS = 500
+
+
+def write_hparams(study: Path) -> Path:
+    """Write the files; the folder to give to TensorBoard, which is that of the study."""
+    from tensorboardX import SummaryWriter
+    from tensorboardX.summary import hparams
+
+    folder, board = StudyFolder(study), study / BOARD_FOLDER
+    objectives, finite = folder.settings.objectives, math.isfinite
+    tags = {f"tune/{name}": 0.0 for name in (*objectives, "events")}
+    trials = folder.record().trials
+    best = sorted(trials, key=lambda t: t.value if t.value is not None and finite(t.value) else math.inf)[:MOST_TRIALS]
+    with write_errors(board):
+        shutil.rmtree(board, ignore_errors=True)
+        for trial in best:
+            _, start, end = hparams({name: _plain(value) for name, value in trial.point.items()}, tags)
+            with SummaryWriter(str(board / f"{trial.number:04d}")) as writer:
+                writer.file_writer.add_summary(start, walltime=trial.created)
+                for report in trial.reports:
+                    told = {name: report.figures.get(ALIASES.get(name, name), math.nan) for name in objectives}
+                    for name, value in (told | {objectives[0]: report.value, "events": report.resource}).items():
+                        writer.add_scalar(f"tune/{name}", value, report.resource, walltime=report.time)
+                if trial.state in ("complete", "stopped"):
+                    writer.file_writer.add_summary(end, walltime=trial.ended)
+        # Which settings vary, and what is made small.
+        varied = {p.name: _plain(p.options[0] if isinstance(p, Choice) else p.low) for p in folder.space.parameters}
+        with SummaryWriter(str(board)) as writer:
+            writer.file_writer.add_summary(hparams(varied, tags)[0])
+    return study
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str) else toml_value(value)

@@ -22,8 +22,8 @@ from ringflow.train.asynchronous import (
     Downpour,
     ElasticAveraging,
     Master,
-    WorkerReport,
     Stopwatch,
+    WorkerReport,
     rate_after,
     require_workers,
 )
@@ -214,7 +214,9 @@ def lead(
         progress = Trainer(settings, TrainingData({}, events(6, 99)), run)
         step, rule = make_step(settings), Steps(needs_states)
         row = torch.empty(step.model.num_parameters)
-        heard = ScriptedMessages(*((who, what, row if isinstance(what, WorkerReport) else None) for who, what in script))
+        heard = ScriptedMessages(
+            *((who, what, row if isinstance(what, WorkerReport) else None) for who, what in script)
+        )
         stopped = Master(progress, step, rule, StopRequest(), heard, workers).run()
         assert not heard.script
         return heard, progress, stopped, rule, settings

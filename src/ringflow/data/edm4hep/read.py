@@ -24,7 +24,7 @@ from ringflow.data.edm4hep.convert import Conversion, has_times
 from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, infer_ids, listed
 from ringflow.data.edm4hep.profile import Profile, load_profile, profile_names
 from ringflow.data.manifest import EDM4HEP
-from ringflow.data.production import Request, PlannedShard, produce
+from ringflow.data.production import PlannedShard, Request, produce
 from ringflow.data.read import Dataset
 from ringflow.data.write import columns_of, shard_file
 from ringflow.event.block import Collection, EventBlock
