@@ -15,7 +15,8 @@ pytestmark = pytest.mark.xdist_group("processes")
 TINY = ("model.width=64", "model.layers=2", "compute.batch_elements=64", "compute.timeout=60", "compute.device=cpu")
 
 
-@pytest.mark.parametrize("ring", [2, pytest.param(4, marks=pytest.mark.heavy)])
+@pytest.mark.heavy  # six processes; the bytes of a step are also those of a profile
+@pytest.mark.parametrize("ring", [2, 4])
 def test_two_processes_are_timed_and_more_make_a_ring(ring: int, tmp_path: Path) -> None:
     words = [
         "--engines",

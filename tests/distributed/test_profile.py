@@ -86,6 +86,7 @@ def table(run: Path) -> StepTable:
     return read_table(run / "profile" / "steps.csv")
 
 
+@pytest.mark.heavy
 def test_a_slow_rank_is_named(runs: Path):
     (found,) = summary(runs / "replicate")["stragglers"]
     assert (found["rank"], found["slower_in"]) == (1, "data")

@@ -51,6 +51,7 @@ def ranks(cluster: Any) -> list[int]:
     return sorted(pid for node in nodes for pid, words in descendants(node).items() if "RayWorker" in words)
 
 
+@pytest.mark.heavy
 def test_a_killed_rank_ends_its_trial_and_the_next_one_works(bench: Bench, ray_nodes: Any) -> None:
     order = bench.start(0, 10**8, workers=2, words=ENDLESS)
     bench.next("begun", 0)

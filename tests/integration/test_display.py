@@ -254,6 +254,7 @@ def test_a_link_shows_what_it_was_copied_from(fresh: Chromium, url: str) -> None
     assert fresh.js(camera) == turned
 
 
+@pytest.mark.heavy
 def test_one_goes_back_to_events_and_not_through_every_change(fresh: Chromium, url: str) -> None:
     fresh.open(f"{url}?webgl=off")
     follows(fresh, "event=1")
@@ -304,6 +305,7 @@ NONSENSE = [
 ]
 
 
+@pytest.mark.heavy
 def test_nonsense_in_the_address_is_ignored(fresh: Chromium, url: str) -> None:
     fresh.call("Page.navigate", url="about:blank")
     fresh.open(f"{url}?webgl=off#{'&'.join(NONSENSE)}")  # flat, which is drawn sooner

@@ -211,6 +211,7 @@ def test_a_rank_that_is_killed_costs_no_trial(tmp_path: Path, words: list[str]) 
     assert {said.workers for said in trial.reports} == {2}
 
 
+@pytest.mark.heavy
 def test_a_signal_ends_a_study_well(tmp_path: Path, words: list[str], command: Callable[..., Any]) -> None:
     study = tmp_path / "study"
     with started([*words, *SLOW, "--trials", "2"]) as driver:

@@ -115,13 +115,13 @@ def test_loading_and_training_are_timed_and_the_dataset_is_not_touched(
     command: Callable[..., Any], dataset: Path, monkeypatch: pytest.MonkeyPatch
 ):
     given: list[bool] = []
-    keep = chunks.stored
+    load = chunks.load_file
 
-    def watched(path: Path, make: Callable[[], Any]) -> Any:
+    def watched(path: Path) -> Any:
         given.append(path.exists())
-        return keep(path, make)
+        return load(path)
 
-    monkeypatch.setattr(chunks, "stored", watched)
+    monkeypatch.setattr(chunks, "load_file", watched)
     before = contents(dataset)
     done = command("bench", "loader", dataset, *SMALL, "--seconds", 0.02, "--json")
     assert done.code == 0, done.stderr
