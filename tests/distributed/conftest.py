@@ -24,6 +24,10 @@ RAY_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # A node that is slow to start on two busy cores is not dead: Ray ends it, and with it the process that uses it.
+    "RAY_agent_register_timeout_ms": "120000",
+    "RAY_health_check_failure_threshold": "20",
+    "RAY_health_check_timeout_ms": "30000",
 }
 
 
