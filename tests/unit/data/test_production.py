@@ -299,9 +299,10 @@ def test_an_interrupt_ends_everything_and_can_be_resumed(
     tmp_path: Path, uninterrupted: dict[str, bytes], workers: int, moment: str
 ) -> None:
     out = tmp_path / "d"
-    process = start(tmp_path / "script.py", out, workers)
+    process = start(tmp_path / "script.py", out, workers, pause=0.3)
     wait_for(out / ".production" / moment, process)
     while workers > 1 and len(worker_pids(process)) < workers:
+        assert process.poll() is None, "the production ended before it could be interrupted"
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     said = process.communicate()[1]
