@@ -5,7 +5,8 @@ They run as a person would run them, without `--json` unless the page has it, in
 answered. A command that names a cluster elsewhere is only taken apart: its options exist and fit together.
 
 In the default run so are commands and snippets that start processes, searches or clusters, what needs their results, and a
-second training, export, page of the same page: other tests have these. Marked `heavy`, all pages are followed to the last word.
+second training, export, page of the same page: other tests have these. A report and an exported network, which take long, are
+made once, by the words of the README. Marked `heavy`, all pages are followed to the last word.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from filelock import FileLock
 
 from ringflow.base.errors import DatasetError
 from ringflow.cli import app, main
@@ -41,7 +43,7 @@ OTHERS = ("cd", "curl", "git", "make", "optuna-dashboard", "python", "ray", "sou
 STARTS = re.compile(r"^ringflow (launch|tune (?!panda-space)|perceptron|bench)|\b(ray|spark)\b")
 ONCE = ("display", "evaluate", "explain", "export", "prune", "reproduce", "serve", "train", "uncertainty", "validate")
 #: Pages on which these are done in the default run: those that are about them, and the first.
-THEIRS = {"evaluate": ("README", "evaluate", "report"), "validate": (), "reproduce": ()}
+THEIRS = {"evaluate": ("README",), "explain": ("explain",), "export": ("README",), "validate": (), "reproduce": ()}
 NETWORK = re.compile(r"^runs/|\.(onnx|safetensors)$")
 #: A cluster that is not there.
 ELSEWHERE = ("--address", "--master", "--hosts", "--executor slurm")
@@ -177,7 +179,7 @@ def _small_word(before: str, word: str) -> str:
 
 
 class Workspace:
-    """A folder for a page; what a page takes for granted is made once for all pages, and put there when it is named."""
+    """A folder for a page; what a page takes for granted is made once for all pages and workers, and put there when named."""
 
     def __init__(self, kept: Path, folder: Path, page: str = "") -> None:
         self._kept, self._folder = kept, folder
@@ -191,13 +193,18 @@ class Workspace:
                 if make is not PREPARED.get(name):  # of this page alone
                     self._make(self._folder, name, make)
                     continue
-                if not (self._kept / name).exists():
-                    self._make(self._kept, name, make)
+                with FileLock(self._kept / "lock", is_singleton=True):
+                    if not (self._kept / name).exists():
+                        self._make(self._kept, name, make)
                 if self._folder == self._kept:
                     continue
                 (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
                 copy = shutil.copytree if (self._kept / name).is_dir() else shutil.copy
                 copy(self._kept / name, self._folder / name)
+
+    def makes_as_prepared(self, words: list[str]) -> bool:
+        """Whether a command of a page is, word for word, what makes something that pages take for granted."""
+        return " ".join(words) in [make for name, make in self._prepared.items() if not (self._folder / name).exists()]
 
     def _make(self, folder: Path, name: str, make: Callable[[Path], None] | str) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -280,7 +287,9 @@ PREPARED_FOR: dict[str, dict[str, Callable[[Path], None] | str]] = {
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("prepared")
+    folder: Path = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prepared"
+    folder.mkdir(exist_ok=True)
     return folder
 
 
@@ -353,7 +362,7 @@ class Reader:
             there = ["shipped" if NETWORK.search(word) and word not in made else word for word in words]
             with suppress(DatasetError):
                 app.parse_args(there, exit_on_error=False, print_error=False)
-            self._unmade |= _outputs(words) | ({str(output)} if output else set())
+            self._unmade |= (_outputs(words) | ({str(output)} if output else set())) - PREPARED.keys()
         elif step.kind == "python":
             compile(step.text, "snippet", "exec")
             imports = "\n".join(re.findall(r"^(?:from|import) .*", step.text, flags=re.MULTILINE))
@@ -369,8 +378,13 @@ class Reader:
         if elsewhere(words):
             app.parse_args(words, exit_on_error=False, print_error=False)
             return
-        self._workspace.provide(text, _outputs(words))
+        outputs = set() if not self._whole and self._workspace.makes_as_prepared(words) else _outputs(words)
         words = made_small(words)
+        if words[0] == "serve" and not self._whole and "--model" not in words:
+            words += ["--model", "model.onnx"]  # else it exports the shipped one first
+        self._workspace.provide(shlex.join(words), outputs)
+        if outputs != _outputs(words):
+            return
         if words[0] in SERVERS and not {"--static", "--phoenix"} & set(words):
             self.leave()
             self._server = Server([*words, *(["--port", "0"] if words[0] != "serve" else [])], self._folder)
