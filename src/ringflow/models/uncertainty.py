@@ -127,9 +127,9 @@ class LoadedUncertainty(NamedTuple):
 
 def load_uncertainty(path: Path) -> LoadedUncertainty:
     """Read a head; an error in one line if the file is broken or something else."""
-    with read_described(path, _METADATA_KEY, "file of uncertainties", "uncertainty") as (record, weights):
-        head = UncertaintyHead(int(record["known"]), int(record["hidden"]))
-        head.load_state_dict(weights)
+    fields = ("model", "known", "hidden", "card")
+    with read_described(path, _METADATA_KEY, "file of uncertainties", "uncertainty", fields) as (record, weights):
+        head = weights.into(lambda: UncertaintyHead(int(record["known"]), int(record["hidden"])))
         return LoadedUncertainty(head.eval(), str(record["model"]["sha256"]), dict(record["card"]))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +33,18 @@ def network(backbone: str = "kernel") -> Model:
 def path(tmp_path: Path) -> Path:
     save_model(tmp_path / "model.safetensors", network(), threshold=0.4, card={"data": "ttbar"})
     return tmp_path / "model.safetensors"
+
+
+def described(path: Path) -> dict[str, Any]:
+    """What a file says of its weights, as one of a version that wrote no hash."""
+    with safe_open(path, framework="pt") as file:
+        record: dict[str, Any] = json.loads(file.metadata()["ringflow_model"])
+    del record["sha256"]
+    return record
+
+
+def rewrite(path: Path, record: dict[str, Any], **weights: torch.Tensor) -> None:
+    save_file({**load_file(path), **weights}, path, metadata={"ringflow_model": json.dumps(record)})
 
 
 def refusal(path: Path) -> str:
@@ -85,12 +99,15 @@ def test_a_broken_description(path: Path, description: str | None):
         ({"features": ["track_log_pt", "track_smell"]}, "trained on other features"),
         ({"settings": {**SETTINGS, "warp": 9}}, "settings this version does not know (warp"),
         ({"settings": {**SETTINGS, "width": 32}}, "is of another architecture: blocks.0"),
+        ({"settings": {**SETTINGS, "width": 1 << 20}}, "is of another architecture: blocks.0"),
+        ({"settings": {**SETTINGS, "layers": 1 << 40}}, "is of another architecture: 1099511627776 layers"),
+        ({"threshold": float("nan")}, "threshold is nan"),
+        ({"threshold": 10**400}, "OverflowError"),
+        ({"sha257": "0" * 64}, "'sha257' is unknown"),
     ],
 )
 def test_a_file_of_another_version(path: Path, changes: dict[str, object], message: str):
-    with safe_open(path, framework="pt") as file:
-        record = json.loads(file.metadata()["ringflow_model"])
-    save_file(load_file(path), path, metadata={"ringflow_model": json.dumps({**record, **changes})})
+    rewrite(path, {**described(path), **changes})
     assert message in refusal(path)
 
 
@@ -98,3 +115,34 @@ def test_others_may_read_what_they_may_read_elsewhere(path: Path):
     plain = path.with_name("plain")
     plain.write_text("x")
     assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_file_of_an_earlier_version_has_no_hash(path: Path):
+    rewrite(path, described(path))
+    assert load_model(path).threshold == 0.4
+
+
+def test_no_bit_of_a_file_changes_unseen(path: Path):
+    whole, chance = path.read_bytes(), random.Random(1)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    own = whole.index(b"sha256")
+    # Of the header, of the name and the value of the hash, and of the weights.
+    places = [chance.randrange(*part) for part in [(0, header), (own, own + 74), (header, len(whole))] * 25]
+    for place in places:
+        broken = bytearray(whole)
+        broken[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(broken)
+        refusal(path)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite(path: Path, value: float):
+    bias = load_file(path)["heads.out.bias"]
+    rewrite(path, described(path), **{"heads.out.bias": bias.fill_(value)})
+    assert "weights that are not finite (heads.out.bias)" in refusal(path)
+
+
+def test_weights_of_another_type(path: Path):
+    bias = load_file(path)["heads.out.bias"]
+    rewrite(path, described(path), **{"heads.out.bias": bias.half()})
+    assert "heads.out.bias is F16" in refusal(path)
