@@ -10,19 +10,27 @@
 5. Clusters nobody owns are photons if they look like one, else neutral hadrons, pieces joined.
 
 The loops over the tracks, hits and clusters of one event are compiled by numba: they branch on every pair and allocate little.
+Constants of a detector are derived from particle guns by `ringflow calibrate --baseline`. Lengths are mm, energies GeV.
+
+`perfect_block` is perfect particle flow: true associations, measured energies. Beyond it only better estimates of energies win.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from pydantic import Field
 
-from ringflow.baseline.constants import BaselineConstants, LeptonConstants, PhotonConstants
+from ringflow.base.config import Settings
+from ringflow.base.errors import UsageError
+from ringflow.base.words import did_you_mean
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
 
@@ -56,6 +64,80 @@ _FIRST_LAYER = 6  # a photon starts before this layer
 _MOST_CORES = 12
 #: Share of a photon's energy within the core radius; the rest is in the tail.
 CORE_SHARE = 0.92
+
+CONSTANTS = Path(__file__).parent / "detectors"
+
+
+class LinkConstants(Settings):
+    """When a track and a hit or cluster belong together."""
+
+    ecal_distance: float = Field(gt=0)  # of a hit from the track
+    hcal_distance: float = Field(gt=0)
+    min_hits: int = Field(ge=1)  # near the track, to link it to their cluster
+    fragment_distance: float = Field(gt=0)  # of the centre of a piece of a hadronic shower from the track or its shower
+
+
+class HadronConstants(Settings):
+    """Energy scale and resolution of hadronic showers: sigma^2 = noise^2 + stochastic^2 E."""
+
+    energy: list[float]  # at the electromagnetic scale
+    factor: list[float]  # to the hadronic scale, linear in ln E between
+    noise: float = Field(ge=0)
+    stochastic: float = Field(ge=0)
+    excess_sigmas: float = Field(ge=0)  # calorimeter energy above the tracks' that makes a neutral particle
+    absorb_sigmas: float = Field(ge=0)  # up to this excess pieces of showers are given to the tracks
+
+
+class PhotonConstants(Settings):
+    """Shape of photon showers: upper limits that all but a few per cent of photons keep, at some energies."""
+
+    energy: list[float]
+    width: list[float]
+    depth: list[float]
+    start_layer: int
+    ecal_share: float
+    core_radius: float  # of a photon hidden in a charged shower
+    core_energy: float
+    core_layer: float  # mean layer it may have at most
+    core_track_distance: float
+
+
+class LeptonConstants(Settings):
+    """Electrons and muons."""
+
+    electron_ratio: tuple[float, float]  # accepted calorimeter energy over track momentum
+    brem_angle: float
+    muon_layers: int = Field(ge=1)  # HCAL layers with a hit on the track
+    muon_hcal_energy: float  # largest energy on the track in the HCAL
+    muon_yoke_hits: int
+    muon_yoke_distance: float
+    muon_momentum: float
+
+
+class BaselineConstants(Settings):
+    """Everything the rules need to know about a detector."""
+
+    detector: str
+    field: float = Field(gt=0)
+    face_radius: float = Field(gt=0)
+    link: LinkConstants
+    hadron: HadronConstants
+    photon: PhotonConstants
+    lepton: LeptonConstants
+
+
+@cache
+def load_constants(detector: str) -> BaselineConstants:
+    """Constants of a detector by name, or from a TOML file of the same form."""
+    if detector.endswith(".toml"):
+        return BaselineConstants.resolve(Path(detector))
+    known = sorted(path.stem for path in CONSTANTS.glob("*.toml"))
+    if detector not in known:
+        raise UsageError(
+            f"no baseline constants for detector '{detector}': {did_you_mean(detector, known)}"
+            f"known are {', '.join(known)}; derive them with `ringflow calibrate`"
+        )
+    return BaselineConstants.resolve(CONSTANTS / f"{detector}.toml")
 
 
 class EventView(NamedTuple):
@@ -545,3 +627,63 @@ def gather_remaining(view: EventView, parent: Integers, reach: float) -> Integer
         while piece_of[c] >= 0 and piece_of[piece_of[c]] != piece_of[c]:
             piece_of[c] = piece_of[piece_of[c]]
     return piece_of
+
+
+#: Calorimeter energy over track momentum from which on an electron counts as having radiated.
+_RADIATED = 1.1
+
+
+def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection:
+    """One candidate per target: charged ones with the momentum of their track, neutral ones with the energy they left."""
+    targets, tracks = block["target"], block["track"]
+    event = np.repeat(np.arange(len(block)), targets.counts)
+    label = targets["label"].astype(np.int64)
+    left, centre = _deposits(block, len(targets))
+    neutral = (label == PHOTON) | (label == NEUTRAL_HADRON)
+
+    scale = np.interp(np.log(np.maximum(left, 1e-3)), np.log(constants.hadron.energy), constants.hadron.factor)
+    energy = np.where(label == NEUTRAL_HADRON, left * scale, left)
+    momentum = momentum_of(energy, label)
+    length = np.linalg.norm(centre, axis=1)
+    direction = centre / np.maximum(length, 1e-9)[:, None]
+
+    track = np.where(targets["track"] >= 0, targets["track"] + tracks.offsets[event], 0)
+    has_track = targets["track"] >= 0
+    of_track = _momenta(tracks)[track] if len(tracks) else np.zeros((len(targets), 3))
+    # A photon that converted has a track but is measured by the calorimeter, unless nothing of it arrived there; so is an
+    # electron that lost momentum by radiation, which the calorimeter sees.
+    radiated = (label == ELECTRON) & (left > _RADIATED * np.linalg.norm(of_track, axis=1))
+    by_track = has_track & ((~neutral & ~radiated) | (left <= 0.0))
+    p = np.where(by_track[:, None], of_track, momentum[:, None] * direction)
+    energy = np.where(by_track, np.sqrt((of_track**2).sum(1) + MASS[label] ** 2), energy)
+    columns = {
+        "label": label,
+        "charge": targets["charge"],
+        **dict(zip(("px", "py", "pz"), p.T, strict=True)),
+        "energy": energy,
+        "track": targets["track"],
+        "cluster": targets["cluster"],
+    }
+    return cast("candidate", targets.counts, columns)
+
+
+def _deposits(block: EventBlock, num_targets: int) -> tuple[Floats, Floats]:
+    """What the particles of each target left in the hits (without hits, in the clusters), and the centre of it."""
+    place = "hit" if "hit" in block and "hit_link" in block else "cluster"
+    links, particles, places, targets = (block[name] for name in (f"{place}_link", "particle", place, "target"))
+    event = np.repeat(np.arange(len(block)), links.counts)
+    target = particles["target"][links["particle"] + particles.offsets[event]]
+    seen = target >= 0
+    row = (target + targets.offsets[event])[seen]
+    where = (links[place] + places.offsets[event])[seen]
+    energy = links["energy"][seen].astype(np.float64)
+    left = np.bincount(row, weights=energy, minlength=num_targets).astype(np.float64)
+    centre = np.stack(
+        [np.bincount(row, weights=energy * places[axis][where], minlength=num_targets) for axis in ("x", "y", "z")],
+        axis=1,
+    )
+    return left, centre / np.maximum(left, 1e-12)[:, None]
+
+
+def _momenta(tracks: Collection) -> Floats:
+    return np.stack(cartesian(*(tracks[name].astype(np.float64) for name in ("pt", "eta", "phi"))), axis=1)

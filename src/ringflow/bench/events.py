@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ringflow.baseline.constants import load_constants
-from ringflow.baseline.rules import reconstruct_block
+from ringflow.baseline.rules import load_constants, reconstruct_block
 from ringflow.bench import growth, median_milliseconds
 from ringflow.event.block import EventBlock
 from ringflow.recipes.simulate import simulate as produce

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringflow.base.errors import DatasetError, RingflowError
-from ringflow.baseline.constants import load_constants
+from ringflow.baseline.rules import load_constants
 from ringflow.data.manifest import Columns
 from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth, select_columns
 from ringflow.event.block import Collection, EventBlock
@@ -89,7 +89,7 @@ def open_reconstruction(name: str, detector: str, model: Path | None = None) -> 
         return partial(_on_one_thread, open_model(model))
     constants = load_constants(detector)
     if name == "perfect":
-        from ringflow.baseline.perfect import perfect_block
+        from ringflow.baseline.rules import perfect_block
 
         return partial(perfect_block, constants=constants)
     from ringflow.baseline.rules import reconstruct_block

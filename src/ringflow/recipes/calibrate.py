@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ringflow.base.config import write
-from ringflow.baseline.constants import BaselineConstants
-from ringflow.baseline.rules import CORE_SHARE, EventView, event_views, follow_tracks, track_distance
+from ringflow.baseline.rules import CORE_SHARE, BaselineConstants, EventView, event_views, follow_tracks, track_distance
 from ringflow.sim.blocks import BARREL, Floats, Shot, observe, run_all, simulate_shot
 from ringflow.sim.geometry import DetectorGeometry, load_detector
 

@@ -124,8 +124,7 @@ def collide(detector: str, seed: int, task: tuple[str, int]) -> Collisions:
     """Simulate and reconstruct collisions and reduce them to their numbers."""
     import torch
 
-    from ringflow.baseline.constants import load_constants
-    from ringflow.baseline.rules import reconstruct_block
+    from ringflow.baseline.rules import load_constants, reconstruct_block
     from ringflow.evaluate.metrics import metrics
     from ringflow.evaluate.momenta import checked
     from ringflow.evaluate.sheet import Sheet, Truth, measure
@@ -160,8 +159,7 @@ def collide(detector: str, seed: int, task: tuple[str, int]) -> Collisions:
 
 def identified(shot: Shot) -> tuple[int, int]:
     """Photons of a gun that did not convert, found as a photon, and how many there were."""
-    from ringflow.baseline.constants import load_constants
-    from ringflow.baseline.rules import reconstruct_block
+    from ringflow.baseline.rules import load_constants, reconstruct_block
 
     constants = load_constants(shot.detector)
     found = asked = 0

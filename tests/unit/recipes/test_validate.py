@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringflow.baseline.constants import load_constants
+from ringflow.baseline.rules import load_constants
 from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate, calibrate_rules
 from ringflow.recipes.validate import core_resolution, row, validate, within
 from ringflow.sim.blocks import BARREL, Shot, observe, run_all
