@@ -26,11 +26,10 @@ from ringflow.train.batches import DataPosition, Feed, FixedShape, TrainingBatch
 from ringflow.train.checkpoint import TrainingState, restore, snapshot
 from ringflow.train.data import TrainingData
 from ringflow.train.device import choose_device
-from ringflow.train.optim import rate_at
 from ringflow.train.parallel import MeshPlace
 from ringflow.train.profile import Phases
 from ringflow.train.settings import TrainSettings
-from ringflow.train.step import Record, TrainingStep
+from ringflow.train.step import Record, TrainingStep, rate_at
 from ringflow.train.trainer import Trainer, batch_memory_advice, diverged, make_feeds, make_model
 from ringflow.train.world import ALONE, StopRequest, World, catching_signals, collective, stopped
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ringflow.baseline.constants import load_constants
-from ringflow.baseline.rules import reconstruct_block
+from ringflow.baseline.rules import load_constants, reconstruct_block
 from ringflow.elements.batch import ElementBatch, from_block
 from ringflow.evaluate.metrics import metrics
 from ringflow.evaluate.momenta import checked

@@ -10,10 +10,10 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from ringflow.base.errors import FailureError
-from ringflow.train import monitor as monitor_module
+from ringflow.train import trainer as monitor_module
 from ringflow.train.checkpoint import TrainingState
-from ringflow.train.monitor import Monitor
 from ringflow.train.step import Record
+from ringflow.train.trainer import Monitor
 
 
 def records(first: int, count: int) -> list[Record]:

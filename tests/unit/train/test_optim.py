@@ -12,11 +12,10 @@ from torch import nn
 
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
-from ringflow.train.optim import Lamb, make_optimizer, rate_at
 from ringflow.train.parallel import MeshPlace, Spread
 from ringflow.train.profile import UNMEASURED
 from ringflow.train.settings import OptimizerSettings
-from ringflow.train.step import Average
+from ringflow.train.step import Average, Lamb, make_optimizer, rate_at
 
 
 def lamb_by_hand(

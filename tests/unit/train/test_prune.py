@@ -15,8 +15,8 @@ from ringflow.models.attention import Block
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
+from ringflow.recipes.prune import Importance, importance, prune
 from ringflow.train.loss import losses
-from ringflow.train.prune import Importance, importance, prune
 from ringflow.train.settings import LossSettings
 
 HEADS, HIDDEN, LAYERS = 4, 24, 2
