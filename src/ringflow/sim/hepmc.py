@@ -5,8 +5,11 @@ Pions, charged kaons, K0L, muons and neutrons are left to the detector, so that 
 Cost on one core: about 1 ms per event of 60 final particles.
 
 The file may be plain, gzip or zstandard, whatever its name ends in. It is scanned once for the lines that start an event
-(nothing is parsed, 16 bytes per event are kept); an event is then parsed from its own bytes. Reading forwards never goes back
+(nothing is parsed, 24 bytes per event are kept); an event is then parsed from its own bytes. Reading forwards never goes back
 to the start of a compressed file, so that several processes that each take every n-th block cost one decompression each.
+
+The lines are parsed here, and not by HepMC3 itself: that takes a word for the number 0, and a link to a particle or vertex
+that is not there, or from one to itself, ends the process. What a file may ask for is bounded: see `_LONGEST_LINE` and below.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import gzip
 import io
 import re
 import zlib
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +43,32 @@ _PARTONS = (1, 2, 3, 4, 5, 6, 21)
 _CHUNK = 1 << 22
 _START = b"HepMC::Asciiv3-START_EVENT_LISTING"
 _END = b"HepMC::Asciiv3-END_EVENT_LISTING"
-_NUMBER = rb" [-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
-_EVENT_LINE = re.compile(rb"E -?\d+ (\d+) (\d+)\s")
-# Both begin with a literal, which the search is fast for, and leave the line break to the next line.
-_PARTICLE_LINE = re.compile(rb"\nP \d+ (-?\d+) -?\d+(?:" + _NUMBER + rb"){5} -?\d+(?=\s)")
-_VERTEX_LINE = re.compile(rb"\nV -\d+ -?\d+ \[[\d,]*\](?: @(?:" + _NUMBER + rb"){4})?(?=\s)")
+#: Bytes of a line (an attribute may be a whole run card) and of an event (one of heavy ions has some ten million).
+_LONGEST_LINE, _LARGEST_EVENT = 1 << 24, 1 << 27
+#: Times its size that a file may unpack to, and bytes that any may: text of events packs to a fifth, of equal ones to less.
+_MOST_GROWTH, _FREE_GROWTH = 200, 1 << 24
+#: Possessive, and of bounded length: a line that does not match costs no more than one that does.
+_NUMBER = rb" [-+]?(?:\d{1,40}+(?:\.\d{0,40}+)?|\.\d{1,40}+)(?:[eE][-+]?\d{1,9}+)?"
+_INTEGER = rb"-?\d{1,10}+"
+_EVENT_LINE = re.compile(rb"E " + _INTEGER + rb" (\d{1,9}) (\d{1,9})(?: @((?:" + _NUMBER + rb"){4}))?[ \r]*\n")
+_UNITS_LINE = re.compile(rb"\nU (GEV|MEV) (MM|CM)(?=[ \r]*\n)")
+# All begin with a literal, which the search is fast for, and leave the line break to the next line.
+_PARTICLE_LINE = re.compile(
+    rb"\nP (\d{1,9}+ " + _INTEGER + rb" " + _INTEGER + rb"(?:" + _NUMBER + rb"){5} " + _INTEGER + rb")(?=[ \r]*\n)"
+)
+_VERTEX_LINE = re.compile(
+    rb"\nV -(\d{1,9}+) "
+    + _INTEGER
+    + rb" \[((?:\d{1,9}+(?:,\d{1,9}+)*+)?)\](?: @((?:"
+    + _NUMBER
+    + rb"){4}))?(?=[ \r]*\n)"
+)
+#: HepMC3 says so of events in which a particle is its own ancestor.
+_CYCLES_LINE = re.compile(rb"\nA 0 cycles [1-9]")
+_OTHER_LINE = re.compile(rb"\n(?:[A-Z] |[ \r]*(?=\n|\Z))")
+_KNOWN_LINES = {b"U ": _UNITS_LINE, b"P ": _PARTICLE_LINE, b"V ": _VERTEX_LINE}
+_GEV, _MM = {b"GEV": 1.0, b"MEV": 1e-3}, {b"MM": 1.0, b"CM": 10.0}
+_LARGEST_CODE = np.iinfo(np.int32).max
 _FETCH_AGAIN = "make or copy the file again"
 
 
@@ -83,58 +108,52 @@ class HepMCGenerator:
             "sha256": describe_input(self._path)["sha256"],
             "events": self.num_available,
             "seed": self._seed,
-            "pyhepmc": version("pyhepmc"),
             "pythia8mc": version("pythia8mc"),
         }
 
     def _event(self, number: int) -> Columns:
         where = f"{self._path}: event {number}"
-        particles, settled = final_state(_history(self._read(number, where)), self._cylinder, where)
+        first, last, line = self._spans[number].tolist()
+        history = read_event(self._bytes(first, last), where, line)
+        particles, settled = final_state(history, self._cylinder, where)
         decayer = self._decayer
         try:
             return decayer.decay(particles, settled, ("hepmc", self._seed, number))
         except FailureError as error:
             raise InputFileError(f"{where}: {error}") from None
 
-    def _read(self, number: int, where: str) -> Any:
-        """An event as a `pyhepmc.GenEvent`."""
-        from pyhepmc.io import ReaderAscii, pyiostream
-
-        first, last = self._spans[number].tolist()
-        header, text = self._header, self._bytes(first, last)
-        event = None
-        if _is_whole(text):
-            with _quiet_hepmc():
-                event = ReaderAscii(pyiostream(io.BytesIO(header + text + _END + b"\n"))).read()
-        if event is None:
-            raise InputFileError(f"{where} is damaged and cannot be read; {_FETCH_AGAIN}")
-        return event
-
-    @cached_property
-    def _header(self) -> bytes:
-        return self._bytes(0, int(self._spans[0, 0]))
-
     @cached_property
     def _spans(self) -> npt.NDArray[np.int64]:
-        """First byte of every event and the byte after its last, in the decompressed file."""
+        """First byte of every event, the byte after its last, both in the decompressed file, and its first line, from 1."""
         beginning = self._bytes(0, 4096)
         if _START not in beginning:
             what = "is not a HepMC3 ASCII file" if beginning else "is empty, or nothing in it can be unpacked"
             raise InputFileError(f"{self._path}: {what}; give one with 'HepMC::Asciiv3' in its first lines")
-        spans, begin, place, last = [], -1, 0, b""
+        spans, begin, begin_line, place, end = array("q"), -1, 0, 0, b""
+        size = self._path.stat().st_size
+        most = max(_MOST_GROWTH * size, _FREE_GROWTH)
         with self._reading_errors(), _open(self._path) as stream:
-            for line in stream:
+            for number, line in enumerate(iter(partial(stream.readline, _LONGEST_LINE + 1), b""), 1):
                 if line.startswith((b"E ", b"HepMC::")):
                     if begin >= 0:
-                        spans.append((begin, place))
-                    begin = place if line.startswith(b"E ") else -1
-                    last = line
+                        spans.extend((begin, place, begin_line))
+                    begin, begin_line = place if line.startswith(b"E ") else -1, number
+                    end = line
                 place += len(line)
-        if not last.startswith(_END):
+                if len(line) > _LONGEST_LINE:
+                    self._refuse(number, f"begins with {_shown(line)} and is longer than {_LONGEST_LINE} bytes")
+                if begin >= 0 and place - begin > _LARGEST_EVENT:
+                    self._refuse(begin_line, f"starts an event of more than {_LARGEST_EVENT} bytes")
+                if place > most:
+                    self._refuse(number, f"is more than {place} bytes into a file of {size}, more than events pack to")
+        if not end.startswith(_END):
             raise InputFileError(f"{self._path}: is truncated, its last line is missing; {_FETCH_AGAIN}")
         if not spans:
             raise InputFileError(f"{self._path}: holds no events; check how the file was made")
-        return np.array(spans, dtype=np.int64)
+        return np.frombuffer(spans, dtype=np.int64).reshape(-1, 3)
+
+    def _refuse(self, line: int, what: str) -> NoReturn:
+        raise InputFileError(f"{self._path}: line {line} {what}; {_FETCH_AGAIN}")
 
     def _bytes(self, first: int, last: int) -> bytes:
         with self._reading_errors():
@@ -153,7 +172,7 @@ class HepMCGenerator:
     def _reading_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             reason = " ".join(str(error).split())
             raise InputFileError(f"{self._path}: cannot be read to its end ({reason}); {_FETCH_AGAIN}") from None
 
@@ -177,24 +196,101 @@ class _History(NamedTuple):
     places: npt.NDArray[np.float64]  # x, y, z, ct of every vertex (mm), of the event itself for vertex 0
 
 
-def _history(event: Any) -> _History:
-    """Take a `pyhepmc.GenEvent` apart."""
-    from pyhepmc import GenEventData, Units
+def read_event(text: bytes, where: str, line: int = 1) -> _History:
+    """The particles and vertices of an event; `line` is the number of its first line, for what is said of a wrong one."""
 
-    event.set_units(Units.GEV, Units.MM)
-    particles, vertices, data = event.numpy.particles, event.numpy.vertices, GenEventData()
-    event.write_data(data)
-    # A link goes from a particle (above 0) to the vertex where it ends (below 0), or from a vertex to a new particle.
-    source, target = np.asarray(data.links1, dtype=np.int64), np.asarray(data.links2, dtype=np.int64)
-    born, died = np.zeros((2, len(particles.pid)), dtype=np.int64)
-    born[target[target > 0] - 1] = -source[target > 0]
-    died[source[source > 0] - 1] = -target[source > 0]
-    places = np.empty((len(vertices.id) + 1, 4))
-    places[0] = tuple(event.event_pos())
-    # A vertex without a position of its own answers with that of its ancestors. The vertices come in no order.
-    places[-vertices.id] = np.stack([vertices.x, vertices.y, vertices.z, vertices.t], axis=1)
-    momentum = np.stack([particles.px, particles.py, particles.pz, particles.e])
-    return _History(particles.pid, particles.status, momentum, born, died, places)
+    def refuse(place: int, why: str) -> NoReturn:
+        """`place` is that of the line in the text, or of the line break before it."""
+        place += text.startswith(b"\n", place)
+        number, value = line + text.count(b"\n", 0, place), text[place:].partition(b"\n")[0]
+        raise InputFileError(f"{where} is damaged: {why} in line {number}, {_shown(value)}; {_FETCH_AGAIN}")
+
+    def nth(tag: bytes, number: int) -> int:
+        """Place of the n-th line of a kind."""
+        return next(found.start() for at, found in enumerate(re.finditer(b"\n" + tag + b" ", text)) if at == number)
+
+    begins = _EVENT_LINE.match(text)
+    if begins is None:
+        refuse(0, "no numbers of an event, its vertices and its particles")
+    num_vertices, num_particles = int(begins[1]), int(begins[2])
+    units = _UNITS_LINE.findall(text) or [(b"GEV", b"MM")]
+    listed, particles = _VERTEX_LINE.findall(text), _PARTICLE_LINE.findall(text)
+    for start in re.finditer(rb"\n", text) if _has_others(text, len(units), len(listed), len(particles)) else ():
+        kind = _KNOWN_LINES.get(text[start.end() : start.end() + 2], _OTHER_LINE)
+        if not kind.match(text, start.start()):
+            refuse(start.start(), "what is no line of HepMC3")
+
+    fields = np.array([float(word) for one in particles for word in one.split()]).reshape(-1, 9)
+    number, parent, pdg, status = (fields[:, column].astype(np.int64) for column in (0, 1, 2, 8))
+    ids = np.array([int(one[0]) for one in listed], dtype=np.int64)
+    mothers, implied = np.unique(parent[parent > 0], return_inverse=True)
+    # A vertex with one incoming particle and no position has no line: its particles name the mother instead.
+    if (len(ids) + len(mothers), len(particles)) != (num_vertices, num_particles):
+        there = f"{len(ids) + len(mothers)} vertices and {len(particles)} particles"
+        refuse(0, f"not the {there} that follow")
+    if np.any(wrong := number != np.arange(1, num_particles + 1)):
+        refuse(nth(b"P", int(np.argmax(wrong))), "a particle out of order")
+    if np.any(wrong := np.maximum(np.abs(pdg), np.abs(status)) > _LARGEST_CODE):
+        refuse(nth(b"P", int(np.argmax(wrong))), "a PDG number or status that is none")
+    # Vertices are counted from 1 here, first those that have a line.
+    vertex_of = np.zeros(num_vertices + 1, dtype=np.int64)
+    if np.any(wrong := (ids < 1) | (ids > num_vertices)):
+        refuse(nth(b"V", int(np.argmax(wrong))), f"a number of a vertex that is not from -{num_vertices} to -1")
+    vertex_of[ids] = np.arange(1, len(ids) + 1)
+    if np.any(wrong := vertex_of[ids] != np.arange(1, len(ids) + 1)):
+        refuse(nth(b"V", int(np.argmax(wrong))), "a vertex that comes again")
+    made_at = -np.minimum(parent, 0)
+    wrong = (parent > num_particles) | (made_at > num_vertices)
+    if np.any(wrong := wrong | ((made_at > 0) & (vertex_of[np.where(wrong, 0, made_at)] == 0))):
+        refuse(nth(b"P", int(np.argmax(wrong))), "a mother or vertex that the event does not have")
+    born = vertex_of[made_at]
+    born[parent > 0] = len(ids) + 1 + implied
+
+    entering = [np.array([*map(int, one[1].split(b",") if one[1] else ())], dtype=np.int64) for one in listed]
+    ends = np.concatenate([*entering, mothers]).astype(np.int64)
+    at = np.repeat(np.arange(1, num_vertices + 1), [*map(len, entering), *(1 for _ in mothers)])
+    if np.any(wrong := (ends < 1) | (ends > num_particles)):
+        refuse(nth(b"V", int(at[np.argmax(wrong)]) - 1), f"a particle that is not from 1 to {num_particles}")
+    died = np.zeros(num_particles, dtype=np.int64)
+    died[ends - 1] = at
+    if np.any(wrong := died[ends - 1] != at):
+        refuse(nth(b"V", int(at[np.argmax(wrong)]) - 1), "a particle that ends at another vertex, too")
+
+    gev, mm = _GEV[units[-1][0]], _MM[units[-1][1]]
+    places = np.zeros((num_vertices + 1, 4))
+    given = [one[2] or b"0 0 0 0" for one in listed]
+    places[: len(ids) + 1] = np.array(
+        [[float(word) for word in one.split()] for one in (begins[3] or b"0 0 0 0", *given)]
+    )
+    # A vertex without a position is where the first particle that enters it was made; not so in an event with cycles.
+    nowhere = np.logical_not(places.any(axis=1))
+    nowhere[0] = False
+    source = np.arange(num_vertices + 1)
+    source[nowhere] = 0
+    if not _CYCLES_LINE.search(text):
+        first = np.zeros(num_vertices + 1, dtype=np.int64)
+        first[at[::-1]] = born[ends[::-1] - 1]
+        source[nowhere] = first[nowhere]
+        for _ in range(num_vertices.bit_length()):
+            source = source[source]
+        if np.any(wrong := nowhere[source]):
+            refuse(0, f"a particle that is its own ancestor (of {int(wrong.sum())} vertices)")
+    return _History(
+        pdg.astype(np.int32), status.astype(np.int32), fields[:, 3:7].T * gev, born, died, places[source] * mm
+    )
+
+
+def _has_others(text: bytes, num_units: int, num_vertices: int, num_particles: int) -> bool:
+    """Whether an event has lines that are of no kind, or not as their kind."""
+    num_others = len(_OTHER_LINE.findall(text))
+    known = sum(text.count(b"\n" + tag) for tag in _KNOWN_LINES)
+    return num_others != text.count(b"\n") or known > num_units + num_vertices + num_particles
+
+
+def _shown(line: bytes) -> str:
+    """The beginning of a line, for a message."""
+    text = line[:80].decode("ascii", errors="backslashreplace").rstrip()
+    return repr(text) + ("..." if len(line) > 80 else "")
 
 
 def final_state(history: _History, cylinder: Cylinder, where: str) -> tuple[Columns, npt.NDArray[np.bool_]]:
@@ -252,35 +348,3 @@ def _open(path: Path) -> BinaryIO:
 
         return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(path, compression="zstd"), _CHUNK))
     return path.open("rb")
-
-
-def _is_whole(text: bytes) -> bool:
-    """Whether an event has the numbers of vertices and particles it announces (`E number vertices particles`).
-
-    HepMC3 reads a word as the number 0 and prints what it finds amiss, so that the lines are checked before it sees them.
-    """
-    announced = _EVENT_LINE.match(text)
-    if announced is None:
-        return False
-    mothers = _PARTICLE_LINE.findall(text)
-    num_listed = text.count(b"\nV ")
-    # A vertex with one incoming particle and no position has no line: its particles name the mother instead.
-    num_implied = len({mother for mother in mothers if int(mother) > 0})
-    return (
-        len(_VERTEX_LINE.findall(text)) == num_listed
-        and num_listed + num_implied == int(announced[1])
-        and len(mothers) == int(announced[2])
-    )
-
-
-@contextmanager
-def _quiet_hepmc() -> Iterator[None]:
-    """HepMC3 prints its complaints; ours are raised."""
-    from pyhepmc import Setup
-
-    before = Setup.print_errors, Setup.print_warnings, Setup.debug_level
-    Setup.print_errors, Setup.print_warnings, Setup.debug_level = False, False, 0
-    try:
-        yield
-    finally:
-        Setup.print_errors, Setup.print_warnings, Setup.debug_level = before

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -167,7 +168,20 @@ def test_a_broken_file_is_one_clear_line(
     [
         (b"E 3 1 4", b"E 3 1 5"),
         (b"P 3 -1 22 1.3", b"P 3 -1 22 what"),
+        (b"P 3 -1 22 1.3", b"P 3 -1 22 1.3.1"),
+        (b"P 3 -1 22", b"P 4 -1 22"),
+        (b"P 3 -1 22", b"P 3 -2 22"),
+        (b"P 3 -1 22", b"P 3 5 22"),
+        (b"P 3 -1 22", b"P 3 -1 2147483648"),
         (b"V -1 0 [1,2]", b"V -1 0 [1,"),
+        (b"V -1 0 [1,2]", b"V -1 0 [1,5]"),  # ends the process in HepMC3
+        (b"V -1 0 [1,2]", b"V -1 0 [0,2]"),
+        (b"V -1 0 [1,2]", b"V -2 0 [1,2]"),
+        (b"V -1 0 [1,2]", b"V -1 0 [3,2]"),  # made where it ends
+        (b"V -1 0 [1,2]", b"V -1 0 [1,2] @ 0 0 0 what"),
+        (b"V -1 0 [1,2]", b"V -1 0 [1,2] and more"),
+        (b"U GEV MM", b"U GEV KM"),
+        (b"U GEV MM", b"nothing"),
     ],
 )
 def test_a_damaged_event_is_named(
@@ -183,10 +197,55 @@ def test_a_damaged_event_is_named(
     path.write_bytes(text[:at] + text[at:].replace(old, new, 1))
     generator = HepMCGenerator(path, 1, CYLINDER)
     assert generator.generate(2, 1).energy.tolist() == [12.0, 12.0]
-    with pytest.raises(InputFileError, match=r"events\.hepmc3: event 3 is damaged"):
+    with pytest.raises(
+        InputFileError, match=r"events\.hepmc3: event 3 is damaged: .* in line \d+, '.*'(\.\.\.)?; make"
+    ) as error:
         generator.generate(3, 1)
+    line, value = re.search(r" in line (\d+), '(.*)'", str(error.value)).groups()
+    changed = path.read_bytes().splitlines()[int(line) - 1].decode()
+    assert changed.startswith(value.rstrip("."))
+    assert new.decode() in changed or changed.startswith("E 3 ")
     assert generator.generate(4, 1).energy.tolist() == [14.0, 14.0]
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd], ids=["plain", "gzip", "zstandard"])
+def test_a_line_or_an_event_without_end_is_refused(
+    write: Callable[..., Path], pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hepmc_file, "_LONGEST_LINE", 2000)
+    monkeypatch.setattr(hepmc_file, "_LARGEST_EVENT", 3000)
+    path = write(simple(10.0))
+    head, end, rest = path.read_bytes().partition(b"HepMC::Asciiv3-END")
+    path.write_bytes(pack(head + b"A 0 long " + b"x" * 2000 + b"\n" + end + rest))
+    with pytest.raises(InputFileError, match=r"hepmc3: line \d+ begins with 'A 0 long xx.*longer than 2000 bytes"):
+        read(path)
+    path.write_bytes(pack(head + b"A 0 short\n" * 400 + end + rest))
+    with pytest.raises(InputFileError, match=r"hepmc3: line \d+ starts an event of more than 3000 bytes"):
+        read(path)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstandard"])
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(
+    write: Callable[..., Path], pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hepmc_file, "_FREE_GROWTH", 1 << 16)
+    path = write(simple(10.0))
+    path.write_bytes(pack(path.read_bytes() + b"\n" * (1 << 20)))
+    with pytest.raises(InputFileError, match=rf"line \d+ is more than \d+ bytes into a file of {path.stat().st_size},"):
+        read(path)
+
+
+def test_a_particle_that_is_its_own_ancestor_is_refused_unless_the_file_says_so(write: Callable[..., Path]) -> None:
+    path = write(emitted(22, (1.0, 0, 0), place=(0.0, 0.0, 3.0)).event)
+    text = path.read_bytes()
+    photon = next(line for line in text.splitlines() if line.startswith(b"P 3 "))
+    loop = b"\n".join([photon, *(b"P %d %d 23 0 0 0 1 1 2" % pair for pair in ((4, 5), (5, 4)))])
+    path.write_bytes(text.replace(b" 1 3\n", b" 3 5\n", 1).replace(photon, loop))
+    with pytest.raises(InputFileError, match="is its own ancestor"):
+        read(path)
+    path.write_bytes(path.read_bytes().replace(b"\nP 1 ", b"\nA 0 cycles 1\nP 1 ", 1))
+    assert read(path).z.tolist() == [3.0]
 
 
 # --- the final state --------------------------------------------------------------------------------------------------
