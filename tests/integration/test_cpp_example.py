@@ -14,12 +14,9 @@ import pytest
 from write_flat import write_event, write_header
 
 from fixtures.foreign_onnx import foreign_file
-from fixtures.networks import random_network
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
-from ringflow.infer.export import write_onnx
 from ringflow.infer.runtime import EventRuntime
-from ringflow.models.file import LoadedModel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "cpp"
@@ -72,10 +69,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "model.onnx"
-    write_onnx(path, LoadedModel(random_network(), 0.5, {"detector": "clic"}))
-    return path
+def model(small_onnx: Callable[..., Path]) -> Path:
+    return small_onnx()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 #include "model.h"
 
+#include <cstdlib>
+
 #include "json.h"
 
 namespace ringflow {
@@ -27,6 +29,8 @@ Input readInput(const std::string& name, const Json& columns) {
 
 Model::Model(const std::string& path) {
   try {
+    // Unless the caller has said otherwise: it would look up a host of its makers and keep a database under ~/.cache.
+    setenv("ORT_DISABLE_TELEMETRY", "1", 0);
     env_ = ort::make<ort::Env>(ort::api().CreateEnv, ORT_LOGGING_LEVEL_FATAL, "ringflow");
     session_ = openSession(env_.get(), path);
     readDescription();

@@ -56,7 +56,15 @@ from ringflow.elements.features import FEATURES, essential_columns, features_of,
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.event.schema import COLLECTIONS, Column
-from ringflow.infer.runtime import Description, EventRuntime, InputColumn, Values, event_values
+from ringflow.infer.runtime import (
+    Description,
+    EventRuntime,
+    InputColumn,
+    Values,
+    candidate_outputs,
+    event_values,
+    with_hash,
+)
 from ringflow.launch.frameworks import framework
 from ringflow.models.attention import AttentionMixer, Block, Layout, Mixer
 from ringflow.models.file import LoadedModel
@@ -77,8 +85,7 @@ def input_columns(kind: str) -> tuple[Column, ...]:
 
 def output_names(calorimeter: str) -> tuple[str, ...]:
     """Outputs in their order."""
-    candidate = ("label", "charge", "momentum", "track", calorimeter)
-    return (*ELEMENT_OUTPUTS, *(f"candidate_{name}" for name in candidate))
+    return (*ELEMENT_OUTPUTS, *candidate_outputs(("track", calorimeter)))
 
 
 class EventGraph(nn.Module):
@@ -341,7 +348,7 @@ def write_proto(path: Path, proto: Any, described: Description) -> None:
     for key, value in described.properties().items():
         proto.metadata_props.add(key=key, value=value)
     proto.producer_name, proto.producer_version = "ringflow", __version__
-    write_atomic(path, proto.SerializeToString(deterministic=True))
+    write_atomic(path, with_hash(proto.SerializeToString(deterministic=True)))
 
 
 def _trace(graph: EventGraph, kinds: tuple[str, str]) -> Any:

@@ -8,7 +8,10 @@ for event in runtime.events(block):
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +33,11 @@ Event = Mapping[str, npt.NDArray[np.float32]]
 
 FORMAT_VERSION = 1
 _FORMAT = "ringflow_format"
+_HASH = "ringflow_sha256"
+_NO_HASH = "0" * 64
+_DIGITS = re.compile("[0-9a-f]{64}")
+#: The property as it stands in a file: a name, the tag and the length of its value, the value.
+_IN_FILE = re.compile(_HASH.encode() + rb"\x12@([0-9a-f]{64})")
 _FATAL_ONLY = 4
 
 #: Columns of the rows that become candidates; `cluster` counts calorimeter elements, clusters or hits.
@@ -128,7 +136,7 @@ class Description:
             name: value if isinstance(value, str) else json.dumps(value, allow_nan=False)
             for name, value in said.items()
         }
-        return {_FORMAT: str(FORMAT_VERSION), **texts}
+        return {_FORMAT: str(FORMAT_VERSION), _HASH: _NO_HASH, **texts}
 
     @classmethod
     def read(cls, properties: Mapping[str, str], path: Path) -> Description:
@@ -139,20 +147,46 @@ class Description:
         if version != str(FORMAT_VERSION):
             raise InputFileError(f"{path} is of format {version}, this version reads {FORMAT_VERSION}; export it again")
         try:
-            inputs = json.loads(properties["inputs"])
+            inputs, threshold = json.loads(properties["inputs"]), float(properties["threshold"])
+            if list(inputs) not in (["track", "cluster"], ["track", "hit"]):
+                raise ValueError(f"inputs are {', '.join(inputs)}")
+            if not math.isfinite(threshold):
+                raise ValueError(f"threshold is {threshold}")
             return cls(
                 {kind: tuple(InputColumn(**column) for column in columns) for kind, columns in inputs.items()},
                 tuple(json.loads(properties["class_names"])),
-                float(properties["threshold"]),
+                threshold,
                 properties["detector"] or None,
                 properties["weights_sha256"],
                 properties["ringflow_version"],
                 properties["precision"],
-                json.loads(properties["card"]),
+                dict(json.loads(properties["card"])),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = one_line(f"{type(error).__name__}: {error}")
             raise InputFileError(f"{path} has a broken description ({reason}); export it again") from None
+
+
+def with_hash(content: bytes) -> bytes:
+    """An ONNX file with the sha256 of itself in the place of the zeros that it was computed with."""
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return _IN_FILE.sub(lambda place: place[0].replace(place[1], digest), content, count=1)
+
+
+def _has_hash(path: Path) -> bool:
+    """Whether a file says its sha256, which then is the right one; looked up in its bytes, before anything reads them."""
+    content = path.read_bytes()
+    if not (place := _IN_FILE.search(content)):
+        return False
+    digest = hashlib.sha256(content[: place.start(1)] + _NO_HASH.encode())
+    digest.update(memoryview(content)[place.end(1) :])
+    if digest.hexdigest().encode() != place[1]:
+        raise _changed(path)
+    return True
+
+
+def _changed(path: Path) -> InputFileError:
+    return InputFileError(f"{path} is not what `ringflow export` wrote (its sha256 differs); copy or export it again")
 
 
 class EventRuntime:
@@ -165,14 +199,30 @@ class EventRuntime:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = _FATAL_ONLY
+        has_hash = _has_hash(path)
         try:
             self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime has a tree of exceptions of its own
             raise InputFileError(
                 f"{path} cannot be read as an ONNX file ({one_line(str(error))}); export it again"
             ) from None
-        self.description = Description.read(self._session.get_modelmeta().custom_metadata_map, path)
+        properties = self._session.get_modelmeta().custom_metadata_map
+        # A hash whose name or place is not what it was would else be no hash.
+        hashes = {name for name, value in properties.items() if _DIGITS.fullmatch(value)} - {"weights_sha256"}
+        if not has_hash and (hashes or _HASH in properties):
+            raise _changed(path)
+        self.description = Description.read(properties, path)
         self.outputs = tuple(output.name for output in self._session.get_outputs())
+        self._require_fitting(path)
+
+    def _require_fitting(self, path: Path) -> None:
+        """What the graph takes and gives is what the description says."""
+        takes = {one.name: one.shape[1:] for one in self._session.get_inputs()}
+        said = {kind: [len(columns)] for kind, columns in self.description.inputs.items()}
+        lacking = [name for name in candidate_outputs(self.description.kinds) if name not in self.outputs]
+        if takes != said or lacking:
+            what = f"no output {lacking[0]}" if lacking else f"inputs {takes} instead of {said}"
+            raise InputFileError(f"{path} has a graph that does not fit its description ({what}); export it again")
 
     def run(self, event: Event, outputs: Sequence[str] | None = None) -> Values:
         """The answer for one event, given as a table per input."""
@@ -182,6 +232,11 @@ class EventRuntime:
     def events(self, block: EventBlock) -> Iterator[dict[str, npt.NDArray[np.float32]]]:
         """The events of a block as the file takes them."""
         return event_values(block, self.description.inputs)
+
+
+def candidate_outputs(kinds: tuple[str, str]) -> list[str]:
+    """The outputs of which candidates are made, in the order of their columns."""
+    return [f"candidate_{name}" for name in ("label", "charge", "momentum", "track", kinds[1])]
 
 
 def event_values(
@@ -218,7 +273,7 @@ class OnnxSession(Reconstructor):
         self._workers = ThreadPoolExecutor(threads) if threads > 1 else None
         said = self.description
         super().__init__(said.kinds, said.threshold, said.card)
-        self._asked = [f"candidate_{name}" for name in ("label", "charge", "momentum", "track", said.kinds[1])]
+        self._asked = candidate_outputs(said.kinds)
 
     @property
     def description(self) -> Description:

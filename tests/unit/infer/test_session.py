@@ -3,6 +3,7 @@ computes them, and clear words for bad files."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,49 @@ def test_a_missing_column_is_told_as_torch_tells_it(small_onnx: Callable[..., Pa
     assert str(by_onnx.value) == str(by_torch.value)
     with pytest.raises(DatasetError, match="the cluster collection has no column 'energy'"):
         list(EventRuntime(small_onnx()).events(EventBlock(block.event_number, {"track": block["track"]})))
+
+
+def changed_onnx(path: Path, properties: dict[str, str]) -> Path:
+    """The file with other properties, as one of a version that wrote no hash."""
+    import onnx
+
+    proto = onnx.load(path)
+    kept = {one.key: one.value for one in proto.metadata_props if one.key != "ringflow_sha256"}
+    onnx.helper.set_model_props(proto, kept | properties)
+    onnx.save(proto, path)
+    return path
+
+
+def test_no_bit_of_an_exported_file_changes_unseen(small_onnx: Callable[..., Path], tmp_path: Path) -> None:
+    whole, chance, path = small_onnx("mlp").read_bytes(), random.Random(1), tmp_path / "model.onnx"
+    own = whole.index(b"ringflow_sha256")
+    # From the tags before the name of the hash to its value, and anywhere.
+    for place in [chance.randrange(*part) for part in [(own - 5, own + 81), (0, len(whole))] * 40]:
+        broken = bytearray(whole)
+        broken[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(broken)
+        with pytest.raises(InputFileError):
+            EventRuntime(path)
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({}, ""),
+        ({"threshold": "nan"}, "threshold is nan"),
+        ({"inputs": "{}"}, "has a broken description"),
+        ({"inputs": '{"track": [], "cluster": []}'}, "has a graph that does not fit its description"),
+        ({"card": "7"}, "has a broken description"),
+    ],
+)
+def test_an_exported_file_without_a_hash(
+    small_onnx: Callable[..., Path], tmp_path: Path, properties: dict[str, str], message: str
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(small_onnx("mlp").read_bytes())
+    changed_onnx(path, properties)
+    if not message:
+        assert EventRuntime(path).description.kinds == ("track", "cluster")
+        return
+    with pytest.raises(InputFileError, match=message):
+        EventRuntime(path)
