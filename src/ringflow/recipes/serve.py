@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from ringflow.base.errors import UsageError
+from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.options import Count, NotNegative, Port, Positive, TorchDevice, about
 from ringflow.infer.shipped import model_file
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Engine = Literal["torch", "onnx"]
 
+_TOKEN = "RINGFLOW_SERVE_TOKEN"
+_SHORTEST_TOKEN = 16
 _PACKAGES = ("h11", "prometheus_client", "starlette", "uvicorn")
 #: Elements computed at a time. torch gains from many; ONNX computes event by event, and answers sooner in small portions.
 _BATCH_ELEMENTS = {"torch": 8192, "onnx": 512}
@@ -47,6 +51,12 @@ class ServeOptions:
     queue: Annotated[Count, about("Requests that may wait; more are told to come again (503).")] = 256
     max_request_mb: Annotated[Positive, about("Largest body of a request.")] = 16
     max_event_elements: Annotated[Count, about("Largest event.")] = 20_000
+    allow_host: Annotated[
+        tuple[str, ...], about("Another name under which it may be asked, as in the header Host; * for any.")
+    ] = ()
+    token_file: Annotated[
+        Path | None, about("File with a token that requests must bear; RINGFLOW_SERVE_TOKEN unless given.")
+    ] = None
     timeout_s: Annotated[Positive, about("Time for a request to arrive, and for its answer to be there.")] = 30
 
 
@@ -55,8 +65,8 @@ def serve(model: Path | None, how: ServeOptions, ready: Callable[[dict[str, Any]
     require_packages()
     if not how.name or not set(how.name) <= _NAME_LETTERS:
         raise UsageError(f"{how.name!r} is no name for a model; use letters, digits, dots, dashes and underscores")
-    path = model_file(model)
-    from ringflow.infer.serve.app import Application, Limits
+    path, token = model_file(model), _token(how.token_file)
+    from ringflow.infer.serve.app import Access, Application, Limits
     from ringflow.infer.serve.served import BatchSettings
     from ringflow.infer.serve.server import ModelServer, address, bind
 
@@ -70,7 +80,8 @@ def serve(model: Path | None, how: ServeOptions, ready: Callable[[dict[str, Any]
         )
         limits = Limits(int(how.max_request_mb * 1e6), how.max_event_elements, how.timeout_s)
         url = address(taken)
-        application = Application(served, batches, limits)
+        names = {"localhost", socket.gethostname().lower(), how.host.lower(), *map(str.lower, how.allow_host)}
+        application = Application(served, batches, limits, Access(frozenset(names), token))
         ModelServer(application, how.timeout_s, lambda: ready(_introduction(url, served))).run([taken])
 
 
@@ -95,6 +106,23 @@ def open_served(path: Path, name: str, engine: str | None, device: str, threads:
     say("computing a first event")
     served.warm_up()
     return served
+
+
+def _token(file: Path | None) -> str | None:
+    """What requests must bear, if anything."""
+    if file is None:
+        token, where = os.environ.get(_TOKEN), _TOKEN
+        if token is None:
+            return None
+    else:
+        where = str(file)
+        try:
+            token = file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputFileError(f"no token can be read from {file} ({error}); give a file of one line") from None
+    if not (token.isascii() and token.isprintable()) or " " in token or len(token) < _SHORTEST_TOKEN:
+        raise UsageError(f"{where} holds no token; use {_SHORTEST_TOKEN} or more letters and digits in one line")
+    return token
 
 
 def require_packages() -> None:

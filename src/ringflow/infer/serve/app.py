@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hmac
+import ipaddress
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +19,12 @@ from typing import Any
 import numpy as np
 import prometheus_client as prometheus
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive
+from starlette.types import Receive, Scope, Send
 
 from ringflow import __version__
 from ringflow.infer.serve.protocol import VERSION, InferRequest, RequestError, Values, decompress, parse, write
@@ -33,6 +38,10 @@ _LARGEST_BODIES = 16
 #: Bytes of a refused body that are read and thrown away, so that the client gets to reading why.
 _DISCARDED = 64 << 20
 _CLIENT_GONE = 499
+#: Answers below this many bytes fit into a packet, and are sent as they are.
+_COMPRESSED_FROM = 1400
+#: What an orchestrator asks, which has no token.
+_OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _EVENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ELEMENTS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
@@ -49,18 +58,69 @@ class Limits:
     timeout: float = 30.0  # seconds for a body to arrive, and again for an answer
 
 
+@dataclass(frozen=True)
+class Access:
+    """Who may ask. A page of another site can make a browser ask, under a name of that site which leads here."""
+
+    hosts: frozenset[str] = frozenset("*")  # names of this server, lower case; addresses are always taken
+    token: str | None = None
+
+    def refusal(self, method: str, path: str, headers: Headers) -> RequestError | None:
+        """Why a request is not answered, as far as its head tells."""
+        host = headers.get("host", "")
+        if "*" not in self.hosts and host and (name := _host_name(host)) not in self.hosts and not _is_address(name):
+            return RequestError(f"host {shown(name)} is no name of this server; see --allow-host", 421)
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
+        if method != "GET" and (foreign or site not in ("none", "same-origin")):
+            return RequestError("requests from pages of other sites are not answered", 403)
+        if self.token is not None and path not in _OPEN_PATHS:
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
+                return RequestError("a token is needed; send it as `Authorization: Bearer TOKEN`", 401)
+        return None
+
+
+def _host_name(host: str) -> str:
+    """The Host of a request without its port."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    return name.strip("[]").rstrip(".").lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 class Application:
     """One model behind the protocol; `asgi` is what a web server runs."""
 
-    def __init__(self, model: ServedModel, batches: BatchSettings, limits: Limits) -> None:
-        self._model, self._limits = model, limits
+    def __init__(
+        self, model: ServedModel, batches: BatchSettings, limits: Limits, access: Access | None = None
+    ) -> None:
+        self._model, self._limits, self._access = model, limits, access or Access()
         self._metrics = Metrics(model, lambda: len(self._batcher))
         self._batcher = Batcher(model.compute, batches, self._metrics.computed)
         self._held: dict[Request, int] = {}  # bytes
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="ringflow-parse")
         self._is_ready = True
         errors: dict[Any, Any] = {HTTPException: _http_error, Exception: _internal_error}
-        self.asgi = Starlette(routes=self._routes(), exception_handlers=errors, lifespan=self._lifespan)
+        self._routed = Starlette(routes=self._routes(), exception_handlers=errors, lifespan=self._lifespan)
+
+    async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer whoever may ask; of others nothing but the head is read."""
+        app: Any = self._routed
+        if scope["type"] == "http":
+            refusal = self._access.refusal(scope["method"], scope["path"], Headers(scope=scope))
+            if refusal is not None:
+                headers = {"Connection": "close"} | (
+                    {"WWW-Authenticate": "Bearer"} if refusal.status_code == 401 else {}
+                )
+                app = JSONResponse({"error": refusal.detail}, refusal.status_code, headers)
+        await app(scope, receive, send)
 
     def stop_being_ready(self) -> None:
         """Say from now on that no more requests should be sent; those that come are answered."""
@@ -137,10 +197,14 @@ class Application:
         if not np.isfinite(values["candidate_momentum"]).all():
             raise RequestError("the values of this event make particles of infinite momentum")
         parts, json_size = write(self._model.name, asked, values)
-        if json_size is None:
-            return Response(parts[0], media_type="application/json")
-        headers = {"Inference-Header-Content-Length": str(json_size)}
-        return Response(b"".join(parts), headers=headers, media_type="application/octet-stream")
+        body, headers = b"".join(parts), {"Vary": "Accept-Encoding"}
+        if json_size is not None:
+            headers["Inference-Header-Content-Length"] = str(json_size)
+        if len(body) >= _COMPRESSED_FROM and _takes_gzip(request.headers.get("accept-encoding", "")):
+            headers["Content-Encoding"] = "gzip"
+            body = await asyncio.get_running_loop().run_in_executor(self._parser, partial(gzip.compress, body, 1))
+        media_type = "application/json" if json_size is None else "application/octet-stream"
+        return Response(body, headers=headers, media_type=media_type)
 
     def _hold(self, request: Request, amount: int) -> None:
         """Count bytes that are held for a request; what does not fit is refused until others are done."""
@@ -212,6 +276,15 @@ class Application:
             raise RequestError(f"no model {shown(name)}; this server has {own}", 404)
         if (version := asked.get("version", VERSION)) != VERSION:
             raise RequestError(f"no version {shown(version)} of {own}; there is {VERSION}", 404)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether an Accept-Encoding names gzip, and not with the weight zero."""
+    for one in accepted.lower().split(","):
+        name, *weights = (part.strip() for part in one.split(";"))
+        if name == "gzip":
+            return not any(re.fullmatch(r"q=0(\.0*)?", weight) for weight in weights)
+    return False
 
 
 async def _disconnected(receive: Receive) -> None:

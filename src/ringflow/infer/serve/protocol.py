@@ -25,6 +25,9 @@ DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "INT64": np.dtyp
 #: Versions of the model that can be asked for.
 VERSION = "1"
 _EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
+#: Commas, lists and objects of a request beside the values of its event.
+_SPARE = 4096
+_COUNTED_AT_ONCE = 1 << 20
 
 
 class RequestError(HTTPException):
@@ -122,6 +125,7 @@ def parse(
     if not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= len(body)):
         raise RequestError(f"Inference-Header-Content-Length is {shown(length)}, the body has {len(body)} bytes")
     size = int(length)
+    _require_bounded(memoryview(body)[:size], most_rows, max(spec.shape[1] for spec in inputs))
     try:
         asked = _Body.model_validate_json(body[:size])
     except ValidationError as error:
@@ -144,6 +148,19 @@ def parse(
     default = asked.parameters.binary_data_output
     chosen = tuple((name, default if own is None else own) for name, own in binary.items())
     return InferRequest(asked.id, {name: tables[name] for name in taken}, chosen)
+
+
+def _require_bounded(text: memoryview, rows: int, columns: int) -> None:
+    """Refuse JSON of more parts than the largest event has: objects take many times the bytes that they are written in."""
+    counts = dict.fromkeys((b",", b"[", b"{"), 0)
+    most = {b",": rows * columns + _SPARE, b"[": rows + _SPARE, b"{": _SPARE}
+    for first in range(0, len(text), _COUNTED_AT_ONCE):
+        part = np.frombuffer(text[first : first + _COUNTED_AT_ONCE], np.uint8)
+        for letter in counts:
+            counts[letter] += int(np.count_nonzero(part == ord(letter)))
+            if counts[letter] > most[letter]:
+                what = f"more than {most[letter]} of {letter.decode()!r}"
+                raise RequestError(f"the JSON of the request has {what}; send values as binary tensors", 413)
 
 
 def write(model: str, request: InferRequest, values: Mapping[str, npt.NDArray[Any]]) -> tuple[list[bytes], int | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import math
 import os
 import socket
@@ -20,6 +21,7 @@ import h11
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ringflow.base.errors import FailureError
 from ringflow.base.log import say
@@ -56,6 +58,19 @@ def address(taken: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class Connection(H11Protocol):
+    """One whose errors are objects of JSON also where a request is not even HTTP."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong, and hang up."""
+        body = json.dumps({"error": msg}).encode()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        answer = h11.Response(status_code=400, headers=list(headers.items()), reason=b"Bad Request")
+        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
 class ModelServer(uvicorn.Server):
     """Runs an application until a signal comes; a second one ends the process at once."""
 
@@ -64,7 +79,7 @@ class ModelServer(uvicorn.Server):
             uvicorn.Config(
                 self._admitted,
                 interface="asgi3",
-                http="h11",
+                http=Connection,
                 h11_max_incomplete_event_size=MOST_HEAD_BYTES,
                 ws="none",
                 lifespan="on",
@@ -82,10 +97,19 @@ class ModelServer(uvicorn.Server):
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: Any = self._application.asgi
-        if scope["type"] == "http" and len(self.server_state.connections) > MOST_CONNECTIONS:
+        if scope["type"] == "http" and len(self.server_state.connections) > MOST_CONNECTIONS and not self._leave_idle():
             headers = {"Retry-After": "1", "Connection": "close"}
             app = JSONResponse({"error": "as many clients are connected as may be; try again"}, 503, headers)
         await app(scope, receive, send)
+
+    def _leave_idle(self) -> bool:
+        """End the connection that was idle for longest, to make room; false if all of them ask."""
+        connections: list[Any] = list(self.server_state.connections)
+        idle = [one for one in connections if one.timeout_keep_alive_task and not one.transport.is_closing()]
+        if not idle:
+            return False
+        min(idle, key=lambda one: one.timeout_keep_alive_task.when()).timeout_keep_alive_handler()
+        return True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""

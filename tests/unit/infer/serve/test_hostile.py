@@ -72,7 +72,9 @@ def goes_on(server: Running, event: Event) -> Iterator[None]:
     ],
 )
 def test_what_is_not_http(server: Running, noise: bytes) -> None:
-    assert b"HTTP/1.1 4" in server.say(noise)[:12]
+    answer = server.say(noise)
+    assert answer.startswith(b"HTTP/1.1 4")
+    assert list(status_and_json(answer)[1]) == ["error"]
 
 
 def test_noise_after_the_answer(server: Running, capfd: pytest.CaptureFixture[str]) -> None:
@@ -244,3 +246,16 @@ def test_too_many_clients(served: ServedModel, event: Event, monkeypatch: pytest
                 connection.close()
         small.wait_until(lambda: small.connections == 0)
         assert status_and_json(small.say(post(*request_body(event))))[0] == 200
+
+
+def test_idle_clients_give_way(served: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n"
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
+    with running(served) as small, small.connect() as first, small.connect() as second:
+        for connection in (first, second):
+            connection.sendall(asked)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert small.say(asked.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert until_closed(first) == b""  # idle for longest
+        second.sendall(asked)
+        assert second.recv(1 << 16).startswith(b"HTTP/1.1 200")
