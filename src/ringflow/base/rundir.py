@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ringflow.base.errors import DiskFullError, FailureError, UsageError
@@ -19,6 +21,9 @@ METRICS_FILE = "metrics.json"
 STUDY_FILE, ORIGIN_FILE, TRIALS_FOLDER = "study.toml", "origin.json", "trials"
 #: What a job of a cluster says goes there; it is opened before the command starts, and stays when the rest is replaced.
 LOGS_FOLDER = "logs"
+#: The first file in a folder and the last to go: what is killed before it writes anything else finds its folder again. It is
+#: locked while a command writes there.
+MARK_FILE = ".ringflow"
 
 _TEMPORARY_SUFFIX = ".part"
 
@@ -35,30 +40,48 @@ _REASONS = {
 
 
 def prepare(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite: bool = False) -> Path:
-    """Make an output folder, or take up one of ours (it holds one of `marks`); `overwrite` empties it first.
+    """Make an output folder, or take up one of ours, as `prepared` does, for who keeps others out by other means."""
+    with prepared(folder, marks=marks, overwrite=overwrite):
+        return folder
 
-    What an interrupted writer left half-written is removed.
+
+@contextmanager
+def prepared(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite: bool = False) -> Iterator[Path]:
+    """Make an output folder, or take up one of ours (it holds one of `marks`); no other command writes there meanwhile.
+
+    What an interrupted writer left half-written is removed; `overwrite` empties the folder first.
     """
     with write_errors(folder):
         if folder.exists():
             if not folder.is_dir():
                 raise UsageError(f"{folder} is a file, not a folder; choose another output folder")
-            found = [path for path in folder.iterdir() if path.name != LOGS_FOLDER]
-            if found and not any((folder / mark).exists() for mark in marks):
+            found = [path.name for path in folder.iterdir() if path.name != LOGS_FOLDER]
+            if found and not any((folder / mark).exists() for mark in (MARK_FILE, *marks)):
                 raise UsageError(f"{folder} holds files that ringflow did not make; choose another output folder")
-            for path in found if overwrite else ():
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f".*{_TEMPORARY_SUFFIX}"):
-            leftover.unlink()
-        # Find out that a folder takes no files before hours of work, not after.
-        probe = folder / f".probe.{os.getpid()}{_TEMPORARY_SUFFIX}"
-        probe.touch()
-        probe.unlink()
-    return folder
+        lock = os.open(folder / MARK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when its holder dies
+        except BlockingIOError:
+            raise UsageError(f"another command is writing to {folder}; wait for it, or choose another folder") from None
+        except OSError:
+            pass  # a file system without locks: whoever uses it takes care
+        with write_errors(folder):
+            if overwrite:  # the marks first: what is left is not taken for what it was
+                kept = (LOGS_FOLDER, MARK_FILE)
+                for path in (*(folder / mark for mark in marks), *folder.iterdir()):
+                    if path.name not in kept:
+                        _remove(path)
+            for leftover in folder.glob(f".*{_TEMPORARY_SUFFIX}"):
+                _remove(leftover)
+            # Find out that a folder takes no files before hours of work, not after.
+            probe = temporary_beside(folder / "probe")
+            probe.touch()
+            probe.unlink()
+        yield folder
+    finally:
+        os.close(lock)
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:
@@ -76,15 +99,65 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder for a writer that wants a name; becomes `path` if the body succeeds."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY_SUFFIX}")
     with write_errors(path):
+        temporary = temporary_beside(path)
         try:
             yield temporary
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())  # a rename may reach the disk before the data it names
+            sync(temporary)  # a rename may reach the disk before the data it names
             temporary.replace(path)
+            sync(path.parent)
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # the first failure is the one to tell
+                temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """A folder for what is on its way to `path`, on the same disk; it is removed at the end, or by the next one."""
+    with write_errors(path):
+        folder = temporary_beside(path)
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A hidden name in the same folder that says who writes it; what dead processes left of theirs is removed."""
+    start, end = f".{path.name}.", f"@{socket.gethostname()}{_TEMPORARY_SUFFIX}"
+    for name in os.listdir(path.parent) if path.parent.is_dir() else ():
+        if name.startswith(start) and name.endswith(end):
+            owner = name.removeprefix(start).removesuffix(end)
+            if owner.isdecimal() and not _is_alive(int(owner)):
+                _remove(path.with_name(name))
+    return path.with_name(f"{start}{os.getpid()}{end}")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, outlive a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

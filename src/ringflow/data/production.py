@@ -261,6 +261,8 @@ def _begin(folder: Path, record: Mapping[str, Any], *, overwrite: bool) -> Itera
             raise FailureError(
                 f"another production is writing to {folder}; wait for it or choose another folder"
             ) from None
+        except OSError:
+            pass  # a file system without locks: whoever uses it takes care
         try:
             with write_errors(folder):
                 production.take_up(record, overwrite)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ringflow.base.rundir import write_errors
+from ringflow.base.rundir import sync, write_errors
 from ringflow.data.manifest import Columns, Shard, SplitRule, schema_columns
 from ringflow.event.block import EventBlock
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, parquet_name
@@ -137,11 +137,7 @@ class ShardWriter:
                 sha256 = hashlib.file_digest(written, "sha256").hexdigest()
             size = self._temporary.stat().st_size
             self._temporary.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # so that the new name survives a power cut
-            finally:
-                os.close(folder)
+            sync(self._path.parent)
         numbers = np.concatenate(self._numbers)
         return Shard(
             file=self._path.name,

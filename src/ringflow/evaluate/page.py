@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ringflow.base.output import finite_or_null
 from ringflow.base.page import PAGE_FILE, Shown, inline, render
-from ringflow.base.rundir import prepare, write_atomic
+from ringflow.base.rundir import prepared, write_atomic, write_errors
 from ringflow.evaluate.plots.style import save_figure
 
 FIGURES_FOLDER = "figures"
@@ -29,12 +29,14 @@ def write_page(
     **values: object,
 ) -> Path:
     """Write a page, its figures by name and the numbers behind it as JSON into a folder; the path of the page."""
-    prepare(out, marks=(PAGE_FILE, result_file))
-    folder = prepare(out / FIGURES_FOLDER, marks=(f"{next(iter(pictures))}.png",))
-    shown = [
-        Shown(title, caption, inline(save_figure(drawing(), folder / name)))
-        for name, (title, caption, drawing) in pictures.items()
-    ]
-    write_atomic(out / result_file, json.dumps(finite_or_null(result), indent=1) + "\n")
-    write_atomic(out / PAGE_FILE, render(template, result=result, pictures=shown, **values))
+    folder = out / FIGURES_FOLDER
+    with prepared(out, marks=(PAGE_FILE, result_file)):
+        with write_errors(folder):
+            folder.mkdir(exist_ok=True)
+        shown = [
+            Shown(title, caption, inline(save_figure(drawing(), folder / name)))
+            for name, (title, caption, drawing) in pictures.items()
+        ]
+        write_atomic(out / result_file, json.dumps(finite_or_null(result), indent=1) + "\n")
+        write_atomic(out / PAGE_FILE, render(template, result=result, pictures=shown, **values))
     return out / PAGE_FILE

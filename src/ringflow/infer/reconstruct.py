@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ringflow.base.log import Advance, say
-from ringflow.base.rundir import prepare, write_atomic
+from ringflow.base.rundir import MARK_FILE, prepared, write_atomic
 from ringflow.data.candidates import CandidateFile, write_candidate_file
 from ringflow.event.block import Collection, EventBlock
 
@@ -40,20 +41,32 @@ def after(blocks: Iterable[EventBlock], done: int) -> Iterator[EventBlock]:
 
 
 class Parts:
-    """The parts of an output, with `num_events` events. Parts of another request than `request` are dropped."""
+    """The parts of an output, with `num_events` events, within `with`, where no other process has them.
+
+    Parts of another request than `request`, or of none, are dropped.
+    """
 
     def __init__(self, out: Path, request: Mapping[str, Any]) -> None:
-        self._folder = out.with_name(f"{out.name}.parts")
-        wanted = json.dumps(dict(request), indent=1, sort_keys=True, default=str) + "\n"
-        asked_before = self._folder / _REQUEST_FILE
-        other = asked_before.is_file() and asked_before.read_text(encoding="utf-8") != wanted
-        if other:
+        self._folder = parts_folder(out)
+        self._wanted = json.dumps(dict(request), indent=1, sort_keys=True, default=str) + "\n"
+        self._held = ExitStack()
+        self._files: list[Path] = []
+        self.num_events = 0
+
+    def __enter__(self) -> Self:
+        asked = self._folder / _REQUEST_FILE
+        before = asked.read_text(encoding="utf-8") if asked.is_file() else None
+        if before not in (None, self._wanted):
             say(f"{self._folder} is of another request: starting anew")
-        prepare(self._folder, marks=(_REQUEST_FILE,), overwrite=other)
-        write_atomic(asked_before, wanted)
+        self._held.enter_context(prepared(self._folder, marks=(_REQUEST_FILE,), overwrite=before != self._wanted))
+        write_atomic(asked, self._wanted)
         # Names and counts only: there may be more parts than files that can be open.
         self._files = sorted(self._folder.glob("part-*.parquet"))
         self.num_events = sum(len(CandidateFile(path)) for path in self._files)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
     def keep(self, made: Iterable[EventBlock], record: Mapping[str, Any], advance: Advance) -> int:
         """Put blocks of candidates behind those that are there; how many events were new."""
@@ -82,4 +95,18 @@ class Parts:
 
     def remove(self) -> None:
         """Drop the parts, when the output is there."""
-        shutil.rmtree(self._folder)
+        drop(self._folder)
+
+
+def parts_folder(out: Path) -> Path:
+    """Where the parts of an output wait."""
+    return out.with_name(f"{out.name}.parts")
+
+
+def drop(folder: Path) -> None:
+    """Remove parts that are needed no more: the request first, without which some of them are not taken for all."""
+    if (folder / _REQUEST_FILE).is_file() or (folder / MARK_FILE).is_file():
+        (folder / _REQUEST_FILE).unlink(missing_ok=True)
+        for path in folder.glob("*.parquet"):
+            path.unlink()
+        shutil.rmtree(folder)

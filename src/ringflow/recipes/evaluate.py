@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain, count
 from multiprocessing import get_context
@@ -23,7 +24,7 @@ from ringflow.base.log import progress, say, table
 from ringflow.base.output import print_json
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.provenance import collect
-from ringflow.base.rundir import METRICS_FILE, prepare, write_atomic
+from ringflow.base.rundir import METRICS_FILE, prepared, write_atomic
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.manifest import MANIFEST_FILE, SPLITS, Shard, manifest_hash
 from ringflow.data.read import Dataset, has_truth
@@ -129,8 +130,19 @@ def evaluate(
     samples = _samples(datasets, candidates, reconstructions, model)
     if split is not None and split not in SPLITS:
         raise UsageError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
-    if out is not None:
-        prepare(out, marks=(METRICS_FILE,))
+    with nullcontext() if out is None else prepared(out, marks=(METRICS_FILE,)):
+        return _evaluate(samples, candidates, model, out, workers, events, split)
+
+
+def _evaluate(
+    samples: Sequence[_Scored],
+    candidates: Sequence[Path],
+    model: Path | None,
+    out: Path | None,
+    workers: int,
+    events: int | None,
+    split: str | None,
+) -> dict[str, Any]:
     results: dict[str, Any] = {"samples": {}}
     histograms: dict[str, dict[str, Histograms]] = {}
     tasks = {sample.name: _tasks(sample, events, split) for sample in samples}

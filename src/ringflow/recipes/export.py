@@ -5,14 +5,13 @@ In int8 a table says what is given up and what is gained: jets and particles aga
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
-from ringflow.base.rundir import require_suffix, write_atomic, write_errors
+from ringflow.base.rundir import require_suffix, temporary_folder, write_atomic
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 from ringflow.infer.export import (
@@ -68,8 +67,9 @@ def export(
     if triton is not None:
         require_place(triton, name or DEFAULT_NAME, describe(loaded))
     blocks = _blocks(loaded, check, events)
-    with tempfile.TemporaryDirectory(prefix="ringflow-export-") as folder:
-        full = Path(folder) / "float32.onnx"
+    beside = out or Path(str(triton)) / (name or DEFAULT_NAME)
+    with temporary_folder(beside) as folder:
+        full = folder / "float32.onnx"
         say("tracing the network")
         described = write_onnx(full, loaded, portable=portable)
         say("comparing with the network")
@@ -77,7 +77,7 @@ def export(
         result = {**_summary(described, compared), "cost": None}
         made = full
         if int8 and calibrate is not None and compared.ok:
-            made = Path(folder) / "int8.onnx"
+            made = folder / "int8.onnx"
             say("measuring ranges for int8")
             given = open_input(calibrate, None, CALIBRATION_EVENTS, None)
             described = write_int8(made, full, given.blocks(described.kinds), CALIBRATION_EVENTS)
@@ -86,7 +86,8 @@ def export(
         if compared.ok:
             result["bytes"] = made.stat().st_size
             if out is not None:
-                result["path"] = str(_write_file(out, made))
+                write_atomic(out, made.read_bytes())
+                result["path"] = str(out)
             if triton is not None:
                 result["triton"] = str(write_repository(triton, name or DEFAULT_NAME, made))
     return result
@@ -103,13 +104,6 @@ def _require(out: Path | None, triton: Path | None, name: str | None, int8: bool
         raise UsageError("--int8 needs events to measure ranges on; give --calibrate DATASET")
     if calibrate is not None and not int8:
         raise UsageError(f"--calibrate {calibrate} is for --int8; leave it out or give both")
-
-
-def _write_file(out: Path, made: Path) -> Path:
-    with write_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, made.read_bytes())
-    return out
 
 
 def _blocks(loaded: LoadedModel, check: Path | None, events: int) -> Iterator[EventBlock]:

@@ -6,6 +6,7 @@ goes on where a killed one stopped.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ringflow import __version__
-from ringflow.base.errors import UsageError
+from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import code_version, describe_input
 from ringflow.base.rundir import require_suffix, write_errors
-from ringflow.data.candidates import write_candidate_file
+from ringflow.data.candidates import CandidateFile, write_candidate_file
 from ringflow.data.manifest import ROOT_SUFFIX
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 from ringflow.infer.inputs import EventInput, open_input
-from ringflow.infer.reconstruct import Parts, after, made_of
+from ringflow.infer.reconstruct import Parts, after, drop, made_of, parts_folder
 from ringflow.infer.remote import (
     HERE,
     PLACES,
@@ -57,7 +58,7 @@ def reconstruct(
 ) -> dict[str, Any]:
     """Write the candidates of events; what was done, where and how fast, ready for JSON."""
     started = time.perf_counter()
-    _require_free(out, overwrite)
+    there = _there(out, overwrite)
     _require_place(on, source, device, threads)
     given = open_input(source, split, events, profile)
     for note in given.notes:
@@ -78,18 +79,25 @@ def reconstruct(
     origin |= {"uncertainty": describe_input(errors)} if errors else {}
     chosen = {"split": split, "events": given.num_events}
     record = given.record(out.stem, {**origin, "code": code_version(), **chosen, "card": session.card})
-    with write_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    cluster = _on(on, Dataset(source), split, given.num_events, carried) if carried else None
-    with cluster or _here(session, given, threads) as (made_after, where):
-        parts = Parts(out, {**given.identity, **origin, "device": str(computed_on)})
-        if parts.num_events:
-            say(f"going on after {parts.num_events} events that are done")
-        with progress(given.num_events, "reconstructing") as advance:
-            begun = time.perf_counter()
-            new = parts.keep(made_after(parts.num_events), record, advance)
-            seconds = time.perf_counter() - begun
-    candidates = _finish(out, parts, given, record)
+    where: dict[str, Any] = {"on": on.on}
+    if there is not None:
+        _require_same(out, there, record)
+        say(f"{out} is already there, made of the same events, model and settings")
+        drop(parts_folder(out))  # of a process that was killed when all was done
+        candidates, new, seconds = _count(out), 0, 0.0
+    else:
+        with write_errors(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+        cluster = _on(on, Dataset(source), split, given.num_events, carried) if carried else None
+        with Parts(out, {**given.identity, **origin, "device": str(computed_on)}) as parts:
+            with cluster or _here(session, given, threads) as (made_after, where):
+                if parts.num_events:
+                    say(f"going on after {parts.num_events} events that are done")
+                with progress(given.num_events, "reconstructing") as advance:
+                    begun = time.perf_counter()
+                    new = parts.keep(made_after(parts.num_events), record, advance)
+                    seconds = time.perf_counter() - begun
+            candidates = _finish(out, parts, given, record)
     return {
         "path": str(out),
         "events": given.num_events,
@@ -162,12 +170,41 @@ def _uncertainties(given: Path | None, model: Path, engine: str) -> Path | None:
     return given or found_beside(model)
 
 
-def _require_free(out: Path, overwrite: bool) -> None:
+def _there(out: Path, overwrite: bool) -> dict[str, Any] | None:
+    """What a file of candidates that is there and not to be replaced says of its origin."""
     require_suffix(out, *SUFFIXES)
     if out.is_dir():
         raise UsageError(f"{out} is a folder; give a file name")
-    if out.exists() and not overwrite:
+    if overwrite or not out.exists():
+        return None
+    try:
+        if out.suffix == ROOT_SUFFIX:
+            from ringflow.data.edm4hep.write import read_record
+
+            return read_record(out) or {}
+        return CandidateFile(out).record
+    except InputFileError:
+        return {}  # of others
+
+
+def _require_same(out: Path, there: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse a file of other events, another model or other settings; other code may have made it."""
+
+    def compared(record: dict[str, Any]) -> dict[str, Any]:
+        plain: dict[str, Any] = json.loads(json.dumps(record))
+        return {**plain, "provenance": {**plain.get("provenance", {}), "code": None}}
+
+    if compared(there) != compared(wanted):
         raise UsageError(f"{out} is there already; give another name, or --overwrite to replace it")
+
+
+def _count(out: Path) -> int:
+    """Candidates in a file."""
+    if out.suffix == ROOT_SUFFIX:
+        from ringflow.data.edm4hep.write import count_candidates
+
+        return count_candidates(out)
+    return sum(len(block["candidate"]) for block in CandidateFile(out).blocks())
 
 
 def _finish(out: Path, parts: Parts, given: EventInput, record: dict[str, Any]) -> int:

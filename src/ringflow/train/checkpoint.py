@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
-from ringflow.base.rundir import write_errors
+from ringflow.base.rundir import sync, write_errors
 from ringflow.base.words import flat
 from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
 from ringflow.train.settings import TrainSettings
@@ -119,7 +119,9 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
             for later in _checkpoints(run):
                 if later.name >= path.name:
                     shutil.rmtree(later)
+            sync(temporary)
             temporary.rename(path)
+            sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)  # on a full disk it would be in the way
         for old in _checkpoints(run)[:-_KEPT]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -137,7 +136,7 @@ def create(
         _require_same(found, training, settings, space)
         return found
     prepare(out, marks=(STUDY_FILE,), overwrite=overwrite)
-    shutil.copyfile(space, out / SPACE_FILE)
+    write_atomic(out / SPACE_FILE, space.read_bytes())
     write(training, out / SETTINGS_FILE)
     write_atomic(out / ORIGIN_FILE, json.dumps(_origin(training, warm_start), indent=1) + "\n")
     write(settings, out / STUDY_FILE)  # last: with it the folder is a study

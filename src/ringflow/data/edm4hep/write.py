@@ -88,6 +88,12 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def count_candidates(path: Path, candidates: str = CANDIDATES) -> int:
+    """How many a file has that was written here."""
+    with uproot.open(path) as file:
+        return int(ak.sum(file[f"events/n{candidates}"].array()))
+
+
 def _branches(block: EventBlock, field: float, candidates: str) -> Branches:
     zero = np.zeros(len(block))
     header = {"eventNumber": block.event_number, "runNumber": zero, "timeStamp": zero, "weight": zero + 1}
