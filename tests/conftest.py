@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -22,14 +23,12 @@ settings.load_profile("ringflow")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of a file run in one process, so that what they share is made once; likewise those that need exported
-    networks, which take long to make. Those that start processes begin, so that nobody waits for them at the end."""
+    """Let the tests of a file run in one process, so that what they share is made once. Those that start processes begin,
+    so that nobody waits for them at the end."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            fixtures = getattr(item, "fixturenames", ())
-            group = "exported" if "small_onnx" in fixtures else item.path.relative_to(item.config.rootpath).as_posix()
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
 
 
 class Outcome(NamedTuple):
@@ -52,3 +51,37 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Callable[..., Any]:
+    """A network with random outputs, the same for the same settings; with a card of the detector `fake`."""
+    from fixtures.networks import random_network
+    from ringflow.models.file import LoadedModel
+
+    def make(backbone: str = "attention", calorimeter: str = "cluster") -> LoadedModel:
+        model = random_network(backbone=backbone, calorimeter=calorimeter, graph={"bin_size": 4})
+        return LoadedModel(model, 0.5, {"detector": "fake", "data": "made up"})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small_onnx(small_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The exported file of such a network, which all workers of a run share; nobody writes to it."""
+    from filelock import FileLock
+
+    from ringflow.infer.export import write_onnx
+
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    @cache
+    def make(backbone: str = "attention", calorimeter: str = "cluster") -> Path:
+        path: Path = folder / f"{backbone}-{calorimeter}.onnx"
+        with FileLock(f"{path}.lock"):
+            if not path.is_file():
+                write_onnx(path, small_model(backbone, calorimeter))
+        return path
+
+    return make

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ class SparkDaemons:
     workers: tuple[subprocess.Popen[bytes], ...]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDaemons]:
     pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
     if not shutil.which("java"):
@@ -118,10 +119,7 @@ def spark_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDae
     def said(log: Path, words: str) -> str | None:
         return next((line for line in log.read_text(errors="replace").splitlines() if words in line), None)
 
-    patch = pytest.MonkeyPatch()
     try:
-        for name, value in JAVA_ENVIRONMENT.items():
-            patch.setenv(name, value)
         log = start("master", "master.Master", "--port", "0")
         line = poll("the Spark master", lambda: said(log, "Starting Spark master at"))
         master = line.split()[-1]
@@ -131,7 +129,6 @@ def spark_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDae
             poll("a Spark worker", lambda log=log: said(log, "Successfully registered with master"))
         yield SparkDaemons(master, tuple(started[1:]))
     finally:
-        patch.undo()
         for process in reversed(started):
             process.terminate()
         for process in started:
@@ -143,26 +140,63 @@ def spark_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDae
 
 
 @pytest.fixture(scope="module")
-def ray_nodes() -> Iterator[Any]:
-    """Ray with two nodes of one core each on this machine."""
-    pytest.importorskip("ray", reason="ray is not installed")
-    # Sockets lie in that folder, and their names may not be longer than a hundred letters.
-    with tempfile.TemporaryDirectory(prefix="rf", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+def session(spark_daemons: SparkDaemons) -> Iterator[Any]:
+    """One session for all tests of a file: an application takes all cores of the master."""
+    from ringflow.launch.spark import open_spark
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in JAVA_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        session, opened = open_spark(spark_daemons.master)
+        assert opened
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[str]:
+    """Sockets lie in it, and their names may not be longer than a hundred letters."""
+    with tempfile.TemporaryDirectory(prefix="rf", dir="/tmp") as folder:
+        yield folder
+
+
+@contextmanager
+def ray_here(folder: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
         # Ray notes the address of a cluster in its folder below RAY_TMPDIR, which the first node makes.
         for name, value in {**RAY_ENVIRONMENT, "HOME": folder, "RAY_TMPDIR": folder}.items():
             patch.setenv(name, value)
-        import ray
-        from ray.cluster_utils import Cluster
-
         # Ray puts the address of the machine in the place of loopback, but where it thinks that there is no network.
         patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(ray_folder: str) -> Iterator[Any]:
+    """Two nodes of one core each on this machine, started once for all files."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    pytest.importorskip("ray", reason="ray is not installed")
+    with ray_here(ray_folder):
+        from ray.cluster_utils import Cluster
+
         node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
         cluster = Cluster()
         try:
-            cluster.add_node(**node, node_ip_address="127.0.0.1")
-            cluster.add_node(**node, node_ip_address="127.0.0.1")
+            for _ in range(2):
+                cluster.add_node(**node, node_ip_address="127.0.0.1")
             cluster.wait_for_nodes()
-            yield cluster
-        finally:
-            ray.shutdown()
+        except BaseException:
             cluster.shutdown()
+            raise
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def ray_nodes(ray_cluster: Any, ray_folder: str) -> Iterator[Any]:
+    """Ray with two nodes, in an environment that finds them and no other."""
+    with ray_here(ray_folder):
+        yield ray_cluster
+        import ray
+
+        ray.shutdown()

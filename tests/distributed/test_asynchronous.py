@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -67,40 +66,29 @@ def trained(folder: Path, processes: int, dataset: Path, runs: dict[str, list[tu
 
 @pytest.fixture(scope="module")
 def two_workers(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = {
-        "downpour": [("sync=downpour", "source.lanes=0")],
-        "easgd": [(*ELASTIC, "source.lanes=4")],
-        "half": [("sync=downpour", "length.events=80")],
-    }
+    runs = {"downpour": [("sync=downpour", "source.lanes=0")], "easgd": [(*ELASTIC, "source.lanes=4")]}
     return trained(tmp_path_factory.mktemp("two"), 3, dataset, runs)
 
 
 @pytest.fixture(scope="module")
-def one_worker(dataset: Path, two_workers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    downpour = ("sync=downpour", "source.lanes=1", "model.dropout=0.1")
-    folder = tmp_path_factory.mktemp("one")
-    shutil.copytree(two_workers / "half", folder / "half")
-    runs = {
-        "downpour": [downpour],
-        "resumed": [(*downpour, "length.events=80"), downpour],
-        "together": [("sync=downpour", "asynchronous.period=2", "length.events=40")],
-        "easgd": [(*ELASTIC, "source.lanes=1", "length.events=80"), (*ELASTIC, "source.lanes=1")],
-        "half": [("sync=downpour",)],
-    }
-    return trained(folder, 2, dataset, runs)
+def one_worker(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two trainings that were stopped in the middle and went on."""
+    downpour, elastic = ("sync=downpour", "source.lanes=1", "model.dropout=0.1"), (*ELASTIC, "source.lanes=1")
+    runs = {name: [(*words, "length.events=80"), words] for name, words in (("downpour", downpour), ("easgd", elastic))}
+    return trained(tmp_path_factory.mktemp("one"), 2, dataset, runs)
 
 
-@pytest.mark.parametrize("run", ["downpour", "resumed"])
-def test_downpour_with_one_worker_is_an_ordinary_training(run: str, one_worker: Path, dataset: Path, tmp_path: Path):
+def test_downpour_with_one_worker_is_an_ordinary_training(one_worker: Path, dataset: Path, tmp_path: Path):
     alone = train_alone(dataset, tmp_path / "alone", (*TINY, "source.lanes=1", "model.dropout=0.1"))
-    assert_same_training(one_worker / run, alone)
-    assert load_model(one_worker / run / "last.safetensors").card["training"]["steps"] >= 20
+    assert_same_training(one_worker / "downpour", alone)
+    assert load_model(one_worker / "downpour" / "last.safetensors").card["training"]["steps"] >= 20
 
 
 @pytest.mark.heavy
-def test_batches_between_two_talks_are_as_one(one_worker: Path, dataset: Path, tmp_path: Path):
+def test_batches_between_two_talks_are_as_one(dataset: Path, tmp_path: Path):
     alone = train_alone(dataset, tmp_path / "alone", (*TINY, "length.events=40"))  # a batch of both lanes in every step
-    assert_same_training(one_worker / "together", alone)
+    trained(tmp_path, 2, dataset, {"run": [("sync=downpour", "asynchronous.period=2", "length.events=40")]})
+    assert_same_training(tmp_path / "run", alone)
 
 
 def resolved(dataset: Path, *words: str) -> TrainSettings:
@@ -183,9 +171,11 @@ def test_two_workers_share_the_events(run: str, two_workers: Path, dataset: Path
 
 
 @pytest.mark.heavy
-def test_fewer_workers_go_on_with_all_lanes(one_worker: Path, two_workers: Path, dataset: Path, tmp_path: Path):
-    before = assert_every_event_once(two_workers / "half", dataset, tmp_path).state
-    after = assert_every_event_once(one_worker / "half", dataset, tmp_path).state
+def test_fewer_workers_go_on_with_all_lanes(dataset: Path, tmp_path: Path):
+    trained(tmp_path, 3, dataset, {"run": [("sync=downpour", "length.events=80")]})
+    before = assert_every_event_once(tmp_path / "run", dataset, tmp_path).state
+    trained(tmp_path, 2, dataset, {"run": [("sync=downpour",)]})
+    after = assert_every_event_once(tmp_path / "run", dataset, tmp_path).state
     assert 80 <= before.events < 160 <= after.events
     assert all(late >= early for early, late in zip(before.positions, after.positions, strict=True))
     assert min(after.positions) > min(before.positions)  # a lane that was ahead may have had to wait

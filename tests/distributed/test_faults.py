@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.process_tree import descendants, listening
 from fixtures.tiny_training import (
     LONGER,
     SECONDS,
@@ -63,12 +64,15 @@ def test_a_launch_that_is_told_to_stop_leaves_a_checkpoint(
     words = ["train", f"data={dataset}", *LONGER, "length.events=100000000", "--out", run]
     with running("launch", way, "--restarts", 1, "--", *words) as process:
         wait_for("a checkpoint", lambda: checkpoints(run), process)
+        seen = set(listening([process.pid, *descendants(process.pid)]))
         process.send_signal(number)
         _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 75, said
     [line] = spoken(said)
     events = json.loads((checkpoints(run)[-1] / "state.json").read_text())["state"]["events"]
     assert line.startswith(f"ringflow: error: stopped by {number.name} after {events} events, and all is saved")
+    assert seen, "its processes meet somewhere"
+    assert way != "local" or all(one.on_loopback for one in seen)
 
 
 @contextmanager

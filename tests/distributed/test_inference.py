@@ -40,17 +40,6 @@ class Engine:
 
 
 @pytest.fixture(scope="module")
-def session(spark_daemons: Any) -> Iterator[Any]:
-    """A session of the test's own."""
-    from ringflow.launch.spark import open_spark
-
-    session, opened = open_spark(spark_daemons.master)
-    assert opened
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
 def ray(ray_nodes: Any) -> Iterator[Any]:
     """The module `ray`, connected to the cluster."""
     from ringflow.launch.ray import open_ray

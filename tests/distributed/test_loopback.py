@@ -49,6 +49,7 @@ def elsewhere(seen: dict[Listening, str]) -> dict[Listening, str]:
     return {one: line for one, line in seen.items() if not one.on_loopback}
 
 
+@pytest.mark.heavy
 def test_launch_local(events: Path, tmp_path: Path) -> None:
     assert elsewhere(launched(events, tmp_path / "run", "local")) == {}
 

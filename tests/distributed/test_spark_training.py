@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,17 +32,6 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("events"))
-
-
-@pytest.fixture(scope="module")
-def session(spark_daemons: Any) -> Iterator[Any]:
-    """One session for all tests: an application takes all cores of the master."""
-    from ringflow.launch.spark import open_spark
-
-    session, opened = open_spark(spark_daemons.master)
-    assert opened
-    yield session
-    session.stop()
 
 
 def ringflow(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, list[str]]:

@@ -145,8 +145,8 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(dataset: Path,
     assert line.endswith("start again: it goes on from the last checkpoint")
     assert all("another process of this training ended" in other for other in others), said
     before = json.loads((checkpoints(run)[-1] / "state.json").read_text())["state"]
-    again = ["launch", "local", "--json", "--", *words, f"length.events={before['events'] + 40}"]
-    result = json.loads(ringflow(*again).stdout)
+    longer = TrainSettings.resolve(None, [*words[1:-2], f"length.events={before['events'] + 40}"])
+    result = train(longer, run)
     assert result["steps"] > before["step"]
     steps = [json.loads(line)["step"] for line in (run / "history.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)

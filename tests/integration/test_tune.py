@@ -35,7 +35,7 @@ type = "choice"
 values = [8, 16]
 """
 #: Trials of some seconds, with a checkpoint at nearly every step.
-SLOW = ("length.events=2400", "length.validate_every=2400", "length.checkpoint_seconds=0.05")
+SLOW = ("length.events=1200", "length.validate_every=1200", "length.checkpoint_seconds=0.05")
 SECONDS = 120.0
 
 
@@ -98,14 +98,14 @@ def require_all_counted_once(study: Path, trials: int) -> None:
 
 def test_from_a_space_to_the_best_settings(tmp_path: Path, words: list[str], command: Callable[..., Any]) -> None:
     study = tmp_path / "study"
-    done = command(*words, "--trials", 4, "--objective", "loss,cpu_ms", "--json")
+    done = command(*words, "--trials", 3, "--objective", "loss,cpu_ms", "--json")
     assert done.code == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["trials"] == 4
+    assert result["trials"] == 3
     assert result["complete"] >= 1
     assert result["best"]["value"] > 0
     assert (Path(result["best"]["run"]) / "model.safetensors").is_file()
-    assert "4 of 4 trials done" in done.stderr
+    assert "3 of 3 trials done" in done.stderr
     best = tmp_path / "best.toml"
     best.write_text(command("tune", "best", study).stdout)
     settings = TrainSettings.resolve(best)
@@ -113,11 +113,11 @@ def test_from_a_space_to_the_best_settings(tmp_path: Path, words: list[str], com
     assert command("tune", "best", study, "--front").code == 0
     assert command("tune", "report", study).code == 0
     assert (study / "report" / "index.html").is_file()
-    again = command(*words, "--trials", 4, "--objective", "loss,cpu_ms", "--json")
+    again = command(*words, "--trials", 3, "--objective", "loss,cpu_ms", "--json")
     assert json.loads(again.stdout) == result, "the study was finished"
-    refused = command(*words, "--trials", 5, "--objective", "loss,cpu_ms")
+    refused = command(*words, "--trials", 4, "--objective", "loss,cpu_ms")
     assert refused.code == 2
-    assert "has trials=4, not 5" in refused.stderr
+    assert "has trials=3, not 4" in refused.stderr
     other = command("tune", "resume", study)
     assert other.code == 0
     origin = study / "origin.json"
@@ -151,7 +151,7 @@ def test_a_preset_is_tuned_in_a_space_that_is_shipped(
 
 def test_a_driver_that_is_killed_is_gone_on_with(tmp_path: Path, words: list[str], command: Callable[..., Any]) -> None:
     study = tmp_path / "study"
-    words = [*words, *SLOW, "--trials", "3"]
+    words = [*words, *SLOW, "--trials", "2"]
     with started(words) as driver:
         wait_for("a trial has a checkpoint", lambda: has_checkpoint(study, 0))
         workers = descendants(driver.pid)
@@ -165,7 +165,7 @@ def test_a_driver_that_is_killed_is_gone_on_with(tmp_path: Path, words: list[str
     assert any(not trial.over for trial in before)
     done = command("tune", "resume", study, "--workers", 2, "--json")
     assert done.code == 0, done.stderr
-    require_all_counted_once(study, 3)
+    require_all_counted_once(study, 2)
     assert [trial.point for trial in trials_of(study)][: len(before)] == [trial.point for trial in before]
     assert all(trial.failures == 0 for trial in trials_of(study))
 
