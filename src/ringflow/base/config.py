@@ -30,6 +30,7 @@ PRESETS = Path(__file__).parent.parent / "presets"
 
 S = TypeVar("S", bound="Settings")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Settings(pydantic.BaseModel):
@@ -286,5 +287,5 @@ def toml_value(value: object) -> str:
 
 
 def _text(text: str) -> str:
-    # JSON escapes all that TOML wants escaped, except DEL.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # JSON escapes all that TOML wants escaped, except DEL; and on a terminal, others would steer it, see `base/log.py`.
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))

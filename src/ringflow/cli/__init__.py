@@ -111,5 +111,5 @@ def _no_such_option(error: UnknownOptionError) -> str:
 
 
 def _report(message: str, exit_code: int) -> int:
-    complain(f"ringflow: error: {' '.join(message.split())}")
+    complain(f"ringflow: error: {message}")
     return exit_code

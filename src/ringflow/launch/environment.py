@@ -22,7 +22,7 @@ from select import select
 from typing import Any
 
 from ringflow.base.errors import FailureError, StoppedError, UsageError
-from ringflow.base.log import complain
+from ringflow.base.log import complain, printable
 
 #: Number of the process, number of all, number on its machine, by who started them.
 _WORDS = (
@@ -152,7 +152,7 @@ def listening(host: str) -> Iterator[int]:
         def handle(self) -> None:
             speakers.append(threading.current_thread())
             for line in self.rfile:
-                stream.write(line.decode(errors="replace"))
+                stream.write(printable(line.decode(errors="replace")))
                 stream.flush()
 
     with socketserver.ThreadingTCPServer((host, 0), Lines) as server:

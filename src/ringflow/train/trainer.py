@@ -27,7 +27,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ringflow.base.errors import DivergenceError
-from ringflow.base.log import interactive, say
+from ringflow.base.log import console, interactive, say
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.base.words import time_in_words
 from ringflow.elements.batch import join
@@ -91,14 +91,21 @@ class Trainer:
         self._monitor: Monitor | None = None
         self._pace, self._paced = pace, world.broadcast(pace is not None)  # what the others were given does not count
         self._goal, self._ended_by_pace = math.inf, False
-        found = world.on_first(lambda: read_checkpoint(folder))
+        whole: list[Checkpoint | None] = []  # what the first process reads
+
+        def read() -> tuple[TrainingState, dict[str, Any]] | None:
+            whole.append(found := read_checkpoint(folder))
+            return found and (found.state, found.settings)
+
+        found = world.on_first(read, tuple[TrainingState, dict[str, Any]] | None)
         #: What the checkpoint holds that is gone on from; none in a new training.
         self.tensors: dict[str, Tensor] | None = None
         self.state = TrainingState(positions=[BEGINNING] * max(settings.source.lanes, 1))
         if found is not None:
-            before = TrainSettings.model_validate(found.settings)  # with what was not yet there at that time
+            self.state, described = found
+            before = TrainSettings.model_validate(described)  # with what was not yet there at that time
             refuse_other_settings(before, settings, folder)
-            self.state, self.tensors = found.state, found.tensors
+            self.tensors = world.broadcast(next((one.tensors for one in whole if one), None), kind=Tensors)
             if not self.finished:
                 self._adapt(before)
 
@@ -152,7 +159,7 @@ class Trainer:
                 if due:
                     self.validate(step.average.model())
                 if due or checkpoint or stopping:
-                    by_rank = world.all_gather([feed.position for feed in feeds.values()])
+                    by_rank = world.all_gather([feed.position for feed in feeds.values()], list[DataPosition])
                     state.positions = [position for own in by_rank[:: step.spread.place.parts] for position in own]
                     state.shape = next(iter(feeds.values())).shape
                     self.checkpoint(snapshot(step))
@@ -470,11 +477,10 @@ def _event(**content: Any) -> bytes:
 
 def _bar(total: int, done: int) -> Any:
     """Progress as a bar, for a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, console=Console(stderr=True))
+    bar = Progress(*columns, console=console())
     bar.add_task("", total=total, completed=done)
     bar.start()
     return bar

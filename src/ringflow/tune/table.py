@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from ringflow.base.log import interactive, say
+from ringflow.base.log import console, interactive, say
 from ringflow.base.words import time_in_words
 from ringflow.tune.best import short
 from ringflow.tune.record import State, StudyRecord, TrialRecord
@@ -39,10 +39,9 @@ class LiveTable:
 
     def __enter__(self) -> Self:
         if interactive():
-            from rich.console import Console
             from rich.live import Live
 
-            live = Live(console=Console(stderr=True), auto_refresh=False)
+            live = Live(console=console(), auto_refresh=False)
             live.start()
             self._close = live.stop
             self._show = lambda record: live.update(

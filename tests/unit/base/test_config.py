@@ -60,7 +60,7 @@ def test_the_last_override_wins_and_nothing_unsets() -> None:
     assert Whole.resolve(None, ["machine.note=x", "machine.note="]).machine.note is None
 
 
-@pytest.mark.parametrize("value", ["plain", 'quo"ted', "a=b", "ä\x7f\n\\", "true", "7", "", " spaced "])
+@pytest.mark.parametrize("value", ["plain", 'quo"ted', "a=b", "ä\x7f\n\\", "true", "7", "", " spaced ", "\x9b2J\u202e\u2028"])
 def test_override_carries_any_text(value: str) -> None:
     assert Whole.resolve(None, [override("name", value)]).name == value
 
