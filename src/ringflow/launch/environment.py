@@ -6,9 +6,12 @@ where the processes meet.
 
 from __future__ import annotations
 
+import errno
+import hmac
 import importlib
 import io
 import os
+import secrets
 import signal
 import socket
 import socketserver
@@ -19,7 +22,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from select import select
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringflow.base.errors import FailureError, StoppedError, UsageError
 from ringflow.base.log import complain, printable
@@ -42,6 +45,8 @@ STOPPED = StoppedError.exit_code
 _DONE, _WRONG_USAGE, _SIGNAL = 0, 2, 128
 #: Time for the last words of processes that have ended.
 _SECONDS_TO_END = 5.0
+#: For whoever connects to say who they are; bytes of what they then say at once.
+_SECONDS_TO_BE_KNOWN, _LONGEST_LINE = 5.0, 2**16
 GOES_ON = "it goes on from the last checkpoint"
 
 
@@ -64,15 +69,23 @@ def is_loopback(host: str) -> bool:
 
 
 @lru_cache(maxsize=1)
-def loopback_store(host: str, port: int, size: int) -> Any:
-    """The store through which `size` processes meet, kept here and on loopback alone: torch's own listens everywhere.
+def meeting_store(host: str, port: int, size: int) -> Any:
+    """The store through which `size` processes meet, kept here and at this address alone: torch's own listens on all.
 
     It is kept for those who meet again: others may be early, and would find the store of the meeting before.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    listening = socket.create_server((host, port))
-    return TCPStore(host, port, size, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        keeps = socket.create_server(address[:2], family=family)
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise FailureError(
+                f"MASTER_ADDR={host} is no address of {socket.gethostname()}, the first machine"
+            ) from None
+        raise
+    return TCPStore(host, port, size, is_master=True, wait_for_workers=False, master_listen_fd=keeps.detach())
 
 
 def loopback_variables(meeting: str) -> dict[str, str]:
@@ -100,7 +113,7 @@ def changed(variables: MutableMapping[str, str], new: Mapping[str, str]) -> Iter
 def free_port() -> int:
     """A port on this machine that nobody listens on now."""
     with socket.socket() as found:
-        found.bind(("", 0))  # on all its addresses, as the first process will
+        found.bind(("", 0))  # free on all its addresses: which one the processes meet at is known later
         return int(found.getsockname()[1])
 
 
@@ -143,29 +156,54 @@ def with_restarts(start: Callable[[], int], restarts: int) -> int:
     return start()
 
 
+class Place(NamedTuple):
+    """Where processes elsewhere say what they have to say, and what makes them known there."""
+
+    host: str
+    port: int
+    secret: str
+
+
 @contextmanager
-def listening(host: str) -> Iterator[int]:
-    """A port where processes elsewhere say what they have to say, which comes on stderr."""
-    speakers, stream = [], sys.stderr
+def listening(host: str) -> Iterator[Place]:
+    """A place, at this address alone, where processes elsewhere are heard; what they say comes on stderr.
+
+    Lines of text are all that is taken. Whoever does not begin with the secret is not heard.
+    """
+    speakers, stream, secret = [], sys.stderr, secrets.token_hex(32)
 
     class Lines(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             speakers.append(threading.current_thread())
-            for line in self.rfile:
-                stream.write(printable(line.decode(errors="replace")))
-                stream.flush()
+            with suppress(OSError):  # nothing is said for long, or it is gone
+                self.connection.settimeout(_SECONDS_TO_BE_KNOWN)
+                if not hmac.compare_digest(self.rfile.readline(len(secret) + 1), f"{secret}\n".encode()):
+                    return
+                self.connection.settimeout(None)
+                while line := self.rfile.readline(_LONGEST_LINE):
+                    stream.write(printable(line.decode(errors="replace")))
+                    stream.flush()
 
+    if host in ("", "0.0.0.0", "::"):
+        raise FailureError(f"what processes say would be heard at every address of this machine ({host!r}); name one")
     with socketserver.ThreadingTCPServer((host, 0), Lines) as server:
         server.daemon_threads = True  # one whose machine is gone never ends
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield server.server_address[1]
+            yield Place(host, server.server_address[1], secret)
         finally:
             server.shutdown()
             while select([server], [], [], 0)[0]:  # whoever has connected, and was not heard yet
                 server.handle_request()
             for speaker in speakers:
                 speaker.join(_SECONDS_TO_END)
+
+
+def connected(place: Place) -> socket.socket:
+    """A connection to a place where this process is heard."""
+    connection = socket.create_connection(place[:2])
+    connection.sendall(f"{place.secret}\n".encode())
+    return connection
 
 
 def enter(folder: str) -> None:

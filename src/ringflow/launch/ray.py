@@ -27,6 +27,7 @@ from ringflow.base.log import complain, say
 from ringflow.launch.environment import (
     GOES_ON,
     QUIET,
+    connected,
     enter,
     free_port,
     is_final,
@@ -134,14 +135,14 @@ def run(words: Sequence[str], workers: int, address: str | None = None, restarts
 
         train, wants = framework("ray.train", "ray"), _share(ray, words, workers)
         host = ray.util.get_node_ip_address()
-        with tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder, listening(host) as port:
+        with tempfile.TemporaryDirectory(prefix="ringflow-ray-") as folder, listening(host) as place:
             # A TorchTrainer is this one with a process group of its own, which would be in the way of the command's.
             trainer = DataParallelTrainer(
                 work,
                 train_loop_config={
                     "words": list(words),
                     "folder": str(Path.cwd()),
-                    "says_at": (host, port),
+                    "says_at": place,
                     "restarts": restarts,
                     "on_gpus": "GPU" in wants,
                 },
@@ -216,7 +217,7 @@ def work(config: dict[str, Any]) -> tuple[int, str]:
     """Run the command in this process of Ray; its exit code and its stdout. A traceback goes where the command's words go."""
     code, said = 1, ""
     with (
-        socket.create_connection(config["says_at"]) as connection,
+        connected(config["says_at"]) as connection,
         connection.makefile("w") as stream,
         redirect_stderr(stream),
     ):

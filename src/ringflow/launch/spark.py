@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,25 +26,30 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ringflow.base.errors import FailureError, RingflowError, UsageError
 from ringflow.base.log import say
+from ringflow.base.wire import decode, encode
 from ringflow.launch.environment import (
     GOES_ON,
     QUIET,
     STORE_KEPT,
+    Place,
+    connected,
     enter,
     free_port,
     is_loopback,
     killed,
     listening,
-    loopback_store,
     loopback_variables,
+    meeting_store,
     run_here,
     with_restarts,
 )
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
+
+T = TypeVar("T")
 
 _SECONDS_FOR_WORKERS = 60.0
 #: Without a new worker, after which no more are expected of a standalone master: those of one start all at once.
@@ -178,7 +182,7 @@ class Ended(NamedTuple):
 
     rank: int
     code: int  # negative: the signal that ended it
-    answer: bytes = b""  # what it returned
+    answer: bytes = b""  # what it wrote or returned, or its error
     look: int = 0  # number of the look at which it had
     stopped: bool = False  # because another had failed
 
@@ -190,12 +194,10 @@ def run(words: Sequence[str], workers: int, master: str | None = None, restarts:
     """
 
     def once() -> int:
-        ended = _distribute(_command, (list(words),), {}, workers, master)
+        ended = _distribute(list(words), b"", workers, master)
         if failed := first_failure(ended):
             return failed.code
-        from pyspark import cloudpickle
-
-        sys.stdout.write(cloudpickle.loads(ended[0].answer)[0])
+        sys.stdout.write(ended[0].answer.decode())
         sys.stdout.flush()
         return 0
 
@@ -212,12 +214,14 @@ def run_function(
     quiet: bool = False,
 ) -> list[Any]:
     """Call a function in several processes that know of each other; what it returned, by rank. Its error is raised here."""
-    ended = _distribute(function, args, kwargs or {}, workers, master, quiet)
+    # A function, and what it returns, can be anything, and travel as Spark lets everything travel: pickled, over its own
+    # connections, which it lets its own driver and executors use; on a machine, through a pipe from a process to its child.
+    cloudpickle = framework("pyspark.cloudpickle", "spark")
+    work = cloudpickle.dumps(partial(function, *args, **(kwargs or {})))
+    ended = _distribute(None, work, workers, master, quiet)
     if failed := first_failure(ended):
         raise FailureError(f"process {failed.rank} ended with code {failed.code}; see what it says above")
-    from pyspark import cloudpickle
-
-    return [cloudpickle.loads(one.answer)[0] for one in ended]
+    return [cloudpickle.loads(one.answer) for one in ended]
 
 
 def first_failure(ended: Sequence[Ended]) -> Ended | None:
@@ -227,38 +231,27 @@ def first_failure(ended: Sequence[Ended]) -> Ended | None:
     if first is not None and first.code < 0:
         raise killed(f"process {first.rank}", -first.code)
     if first is not None and first.answer:
-        from pyspark import cloudpickle
-
-        error: BaseException = cloudpickle.loads(first.answer)[1]
-        if isinstance(error, RingflowError):
-            error.told = False  # whoever should have told it did so in another process
-        raise error
+        raise decode(first.answer)
     return first
 
 
 def _distribute(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    workers: int,
-    master: str | None,
-    quiet: bool = False,
+    words: list[str] | None, function: bytes, workers: int, master: str | None, quiet: bool = False
 ) -> list[Ended]:
-    """Call a function in several processes; how each of them ended."""
+    """Run a command, or a pickled function if there are no words, in several processes; how each of them ended."""
     begun = time.perf_counter()
     session, ours = open_spark(master, workers)
     context = session.sparkContext
     try:
-        from pyspark import cloudpickle
-
         await_workers(context, workers)
         if ours:
             context.setLogLevel("OFF")
             say(f"spark is ready, with {workers} workers, after {time.perf_counter() - begun:.1f} s")
         host = session.conf.get("spark.driver.host")
-        with listening(session.conf.get("spark.driver.bindAddress", host)) as port:
-            job = (None if quiet else (host, port), os.getcwd(), function, tuple(args), dict(kwargs))
-            watch = partial(_watch, job=cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+        bound = session.conf.get("spark.driver.bindAddress", host)
+        with listening(host if bound in ("0.0.0.0", "::") else bound) as place:
+            said_at = None if quiet else place._replace(host=host)
+            watch = partial(_watch, job=encode((said_at, os.getcwd(), words)) + b"\n" + function)
             ended: list[Ended] = context.parallelize(range(workers), workers).barrier().mapPartitions(watch).collect()
         return ended
     except RingflowError:
@@ -329,30 +322,31 @@ def _command(words: Sequence[str]) -> str:
     return said
 
 
-def outcome(
-    folder: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Any, RingflowError | None]:
+def outcome(folder: str, work: Callable[[], T]) -> T | RingflowError:
     """What a function returns in a folder, or its error as one that can travel."""
     try:
         enter(folder)
-        return function(*args, **kwargs), None
+        return work()
     except RingflowError as error:
-        return None, error
+        return error
     except Exception as error:
-        said = " ".join(str(error).split())
-        rank = os.environ.get("RANK", "0")
+        said, rank = " ".join(str(error).split()), os.environ.get("RANK", "0")
         failure = FailureError(f"{type(error).__name__} in process {rank}: {said}; the traceback follows")
         failure.add_note(traceback.format_exc())
-        return None, failure
+        return failure
 
 
 def main() -> int:
-    """Read a function from stdin, call it, and write its outcome on stdout; what it prints goes where all is said."""
+    """Read a command or a function from stdin, run it, and write what came of it on stdout; what it prints goes where all
+    is said."""
     from pyspark import cloudpickle
 
-    address, *job = cloudpickle.load(sys.stdin.buffer)
+    place, folder, words = decode(sys.stdin.buffer.readline(), tuple[Place | None, str, list[str] | None])
+    work = (
+        partial(_command, words) if words is not None else cloudpickle.load(sys.stdin.buffer)
+    )  # a pipe of the parent's
     try:
-        said = os.open(os.devnull, os.O_WRONLY) if address is None else socket.create_connection(address).detach()
+        said = os.open(os.devnull, os.O_WRONLY) if place is None else connected(place).detach()
     except OSError:  # then it is in the log of the executor
         said = os.dup(2)
     parent = os.getppid()
@@ -362,18 +356,22 @@ def main() -> int:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         os.kill(os.getpid(), signal.SIGTERM)
 
+    def meet_and_work() -> Any:
+        if os.environ["RANK"] == "0":  # the store of the function would listen everywhere
+            meeting_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]))
+        return work()
+
     threading.Thread(target=follow, daemon=True).start()
     with os.fdopen(os.dup(1), "wb") as answers:
         for stream in (1, 2):
             os.dup2(said, stream)
-        host = os.environ["MASTER_ADDR"]
-        if is_loopback(host):  # a store that the function opened itself would listen everywhere
-            os.environ[STORE_KEPT] = "True"
-            if os.environ["RANK"] == "0":
-                loopback_store(host, int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]))
-        made = outcome(*job)
-        cloudpickle.dump(made, answers)  # type: ignore[no-untyped-call]
-    return int(made[1] is not None)
+        os.environ[STORE_KEPT] = "True"
+        made = outcome(folder, meet_and_work)
+        if failed := isinstance(made, RingflowError):
+            answers.write(encode(made))
+        else:
+            answers.write(cloudpickle.dumps(made) if words is None else made.encode())
+    return int(failed)
 
 
 if __name__ == "__main__":

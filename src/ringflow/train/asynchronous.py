@@ -31,7 +31,18 @@ from ringflow.train.profile import Phases
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep, rate_at
 from ringflow.train.trainer import Trainer, batch_memory_advice, diverged, make_feeds, make_model
-from ringflow.train.world import ALONE, StopRequest, World, catching_signals, collective, stopped
+from ringflow.train.world import (
+    ALONE,
+    StopRequest,
+    Tensors,
+    World,
+    catching_signals,
+    collective,
+    pack,
+    room,
+    stopped,
+    unpack,
+)
 
 ACCOUNT_FILE = "asynchronous.json"
 MASTER, FIRST_WORKER = 0, 1
@@ -103,28 +114,29 @@ class Messages:
         self._sent = self._received = 0
 
     @collective()
-    def send(self, to: int, message: object, row: Tensor | None = None) -> None:
+    def send(self, to: int, message: object, row: Tensor | None = None, kind: Any = Any) -> None:
         """Send a message, and a row with it."""
+        packed = pack(message, kind)
         with self.phases("communication"):
-            dist.send(torch.zeros(1), to, group=self._group)  # objects are received from a known sender only
-            dist.send_object_list([(message, row is not None)], to, group=self._group)
+            dist.send(torch.tensor([packed.numel(), row is not None]), to, group=self._group)
+            dist.send(packed, to, group=self._group)
             if row is not None:
                 dist.send(row, to, group=self._group)
                 self._sent += row.nbytes
 
     @collective()
-    def receive(self, row: Tensor, source: int | None = None) -> tuple[int, Any]:
+    def receive(self, row: Tensor, source: int | None = None, kind: Any = Any) -> tuple[int, Any]:
         """Wait for a message, of anybody unless given, and put its row into `row`; the sender and the message."""
-        carried: list[Any] = [None]
+        announced = torch.tensor([0, 0])
         with self.phases("idle"):
-            sender = dist.recv(torch.zeros(1), source, group=self._group)
-            dist.recv_object_list(carried, sender, group=self._group)
-        message, has_row = carried[0]
+            sender = dist.recv(announced, source, group=self._group)
+            length, has_row = announced.tolist()
+            dist.recv(packed := room(length, kind), sender, group=self._group)
         if has_row:
             with self.phases("communication"):
                 dist.recv(row, sender, group=self._group)
                 self._received += row.nbytes
-        return sender, message
+        return sender, unpack(packed, kind)
 
     def account(self) -> dict[str, Any]:
         """What this process spent its time on, and what it sent, since its start."""
@@ -149,7 +161,7 @@ def train(
         return None if trainers[0].finished else trainers[0].state
 
     with batch_memory_advice(settings), catching_signals() as stop:
-        error, state = None, world.on_first(begin)
+        error, state = None, world.on_first(begin, TrainingState | None)
         if state is None:
             for trainer in trainers:
                 trainer.say_finished()
@@ -176,7 +188,7 @@ def _lead(trainer: Trainer, world: World, stop: StopRequest) -> RingflowError | 
         # One that was not there before has nothing, and begins with the weights that all have now.
         prefix = _prefix(worker)
         own = {name.removeprefix(prefix): value for name, value in (tensors or {}).items() if name.startswith(prefix)}
-        messages.send(worker, own)
+        messages.send(worker, own, kind=Tensors)
     method = METHODS[settings.sync](step, settings, world.size - 1)
     return Master(trainer, step, method, stop, messages, world.size - 1).run()
 
@@ -190,7 +202,7 @@ def _follow(
     first = feeds[0] if world.rank == FIRST_WORKER else None
     step = TrainingStep(make_model(settings, device, first, new=new), settings, device, ALONE, messages.phases)
     _share_weights(step, world, new=new)
-    if own := messages.receive(torch.empty(0), MASTER)[1]:
+    if own := messages.receive(torch.empty(0), MASTER, Tensors)[1]:
         restore(own, step, folder)
     method = METHODS[settings.sync](step, settings, world.size - 1)
     try:
@@ -206,9 +218,9 @@ def _follow(
 def _share_weights(step: TrainingStep, world: World, *, new: bool) -> None:
     """Everybody has the weights of one process, who knows them, and averages that begin with them."""
     source = FIRST_WORKER if new else MASTER
-    weights = world.broadcast({name: value.cpu() for name, value in step.model.state_dict().items()}, source)
+    for value in step.model.state_dict().values():
+        world.broadcast_(value, source)
     if world.rank != source:
-        step.model.load_state_dict(weights)
         with torch.no_grad():
             for name, weight in step.model.named_parameters():
                 step.average.weights[name].copy_(weight)
@@ -359,12 +371,12 @@ def work(
             signal=stop.signal_name,
         )
         messages.send(MASTER, report, row)
-        answer: Answer = messages.receive(row, MASTER)[1]
+        answer: Answer = messages.receive(row, MASTER, Answer)[1]
         method.arrive(row)
         for number in range(version + 1, answer.version + 1):
             step.redraw(number)
         if answer.wants_state:
-            messages.send(MASTER, snapshot(step))
+            messages.send(MASTER, snapshot(step), kind=Tensors)
         version, events, go_on = answer.version, answer.events, answer.go_on
 
 
@@ -400,7 +412,7 @@ class Master:
         accounts: dict[int, dict[str, Any]] = {}
         with trainer.monitored():
             while len(accounts) < self._workers:
-                worker, message = messages.receive(self._row)
+                worker, message = messages.receive(self._row, kind=WorkerReport)
                 if isinstance(message, RingflowError):
                     failure, accounts[worker], self._ending = message, {}, True
                     continue
@@ -460,7 +472,7 @@ class Master:
         answer = Answer(self._state.step, self._state.events, not self._ending, wants_state)
         self._messages.send(worker, answer, self._row)
         if wants_state:
-            self._states[worker] = self._messages.receive(self._row, worker)[1]
+            self._states[worker] = self._messages.receive(self._row, worker, Tensors)[1]
             # From now on all are asked with every answer, so that each state is as of the last row that its worker brought.
             if len(self._states) == self._workers and not self._ending:
                 self._write_checkpoint()

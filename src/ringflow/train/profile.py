@@ -203,7 +203,7 @@ class Profiler(Phases):
     def hand_in(self) -> None:
         """Give all that was measured to the first process, which writes it down; all processes have to."""
         begun = time.perf_counter()
-        by_rank = self._world.all_gather(self._steps)
+        by_rank = self._world.all_gather(self._steps, list[StepRecord])
         if self._steps and self._world.is_first:
             with write_errors(self.folder):
                 self._write(by_rank)

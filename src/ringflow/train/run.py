@@ -55,7 +55,7 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
         # Devices may have other names on other machines.
         words = settings.model_dump(mode="json", exclude={"compute": {"device"}})
         world.require_same(dict(flat({**words, "--out": str(out.absolute())})))
-        settings = world.on_first(lambda: resolved(settings, out, world.size, overwrite))
+        settings = world.on_first(lambda: resolved(settings, out, world.size, overwrite), TrainSettings)
         world.require_same({"version of the data": fingerprint(settings)})
         world.on_first(lambda: held.enter_context(_claimed(settings, out, overwrite, world.size)))
         result = _train(settings, out, device, world, pace)

@@ -51,7 +51,7 @@ from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep, rate_at
 from ringflow.train.validation import ValidationLoss, figure, followed, plain
-from ringflow.train.world import ALONE, World, catching_signals, stopped
+from ringflow.train.world import ALONE, Tensors, World, catching_signals, stopped
 
 BAD_BATCH_FILE = "bad_batch.safetensors"
 TENSORBOARD_FOLDER = "tensorboard"

@@ -21,17 +21,19 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ringflow.base.errors import FailureError, LostPeerError, RingflowError, StoppedError, UsageError
 from ringflow.base.log import speaks
-from ringflow.launch.environment import STORE_KEPT, changed, is_loopback, loopback_store, loopback_variables
+from ringflow.base.wire import MOST_BYTES, decode, encode
+from ringflow.launch.environment import STORE_KEPT, changed, loopback_variables, meeting_store
 
 T = TypeVar("T")
 
@@ -63,6 +65,29 @@ def lost_peer(error: BaseException) -> LostPeerError:
     )
 
 
+#: What is sent as it is in memory: weights, averages, the state of an optimiser.
+Tensors: TypeAlias = dict[str, Tensor]
+_MOST_TENSOR_BYTES = 2**38
+
+
+def pack(thing: object, kind: Any = Any) -> Tensor:
+    """What travels in the place of something, as bytes: never pickle, which torch itself would send."""
+    return torch.frombuffer(bytearray(save(thing) if kind is Tensors else encode(thing)), dtype=torch.uint8)
+
+
+def room(length: int, kind: Any = Any) -> Tensor:
+    """Where so many bytes can be put; an error if nothing of this kind is so long."""
+    if not 0 < length <= (_MOST_TENSOR_BYTES if kind is Tensors else MOST_BYTES):
+        raise FailureError(f"another process tells of {length} bytes, which it cannot mean; start the training again")
+    return torch.empty(length, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, kind: Any = Any) -> Any:
+    """What was packed, as a `kind`; an error of ours is returned in its place."""
+    carried = packed.cpu().numpy().tobytes()
+    return load(carried) if kind is Tensors else decode(carried, kind)
+
+
 class World:
     """The processes of a training as one of them sees them; without a device a process alone, which is the first of one."""
 
@@ -77,6 +102,7 @@ class World:
         # Numbers on the host travel apart, so that an accelerator need not be waited for. None is the group of all: held here,
         # that one would outlive its end in the frames of an error, and abort the process.
         self.host_group = dist.new_group(backend="gloo") if device.type != "cpu" and group is None else group
+        self._bytes_on = torch.device("cpu") if group is None else device
 
     @property
     def is_first(self) -> bool:
@@ -97,13 +123,18 @@ class World:
         if self.size > 1:
             dist.all_reduce(tensor, group=self._group)
 
-    @collective()
-    def broadcast(self, thing: T, source: int = 0) -> T:
-        """What one process has."""
-        carried = [thing]
-        if self.size > 1:
-            dist.broadcast_object_list(carried, group=self.host_group, group_src=source)
-        return carried[0]
+    def broadcast(self, thing: T, source: int = 0, kind: Any = Any) -> T:
+        """What one process has; the others get it as a `kind`."""
+        if self.size == 1:
+            return thing
+        mine = self.rank == source
+        packed = pack(thing, kind).to(self._bytes_on) if mine else torch.empty(0)
+        length = torch.tensor([packed.numel()], device=self._bytes_on)
+        with collective():
+            dist.broadcast(length, group=self.host_group, group_src=source)
+            packed = packed if mine else room(int(length), kind).to(self._bytes_on)
+            dist.broadcast(packed, group=self.host_group, group_src=source)
+        return thing if mine else unpack(packed, kind)  # type: ignore[no-any-return]
 
     @collective()
     def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
@@ -111,13 +142,20 @@ class World:
         if self.size > 1:
             dist.broadcast(tensor, group=self._group, group_src=source)
 
-    @collective()
-    def all_gather(self, thing: T) -> list[T]:
-        """What every process has, by rank."""
-        everybody = [thing] * self.size
-        if self.size > 1:
-            dist.all_gather_object(everybody, thing, group=self.host_group)
-        return everybody
+    def all_gather(self, thing: T, kind: Any = Any) -> list[T]:
+        """What every process has, by rank, as a `kind`."""
+        if self.size == 1:
+            return [thing]
+        packed = pack(thing, kind)
+        length = torch.tensor([packed.numel()], device=self._bytes_on)
+        lengths = [torch.empty_like(length) for _ in range(self.size)]
+        with collective():
+            dist.all_gather(lengths, length, group=self.host_group)
+            padded = torch.zeros_like(room(max(map(int, lengths)), kind), device=self._bytes_on)
+            padded[: packed.numel()] = packed
+            everybody = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(everybody, padded, group=self.host_group)
+        return [unpack(one[: int(length)], kind) for one, length in zip(everybody, lengths, strict=True)]
 
     @collective()
     def all_gather_(self, tensor: Tensor) -> list[Tensor]:
@@ -152,19 +190,19 @@ class World:
         )
         return within, across
 
-    def on_first(self, work: Callable[[], T]) -> T:
-        """Let the first process do something; all get the result, or its error."""
-        outcome: Any = None
+    def on_first(self, work: Callable[[], T], kind: Any = Any) -> T:
+        """Let the first process do something; all get the result as a `kind`, or its error."""
+        outcome: T | RingflowError | None = None
         if self.is_first:
             try:
-                outcome = (work(), None)
+                outcome = work()
             except RingflowError as error:
-                outcome = (None, error)
-        result, failure = self.broadcast(outcome)
-        if failure is not None:
-            failure.told = not self.is_first
-            raise failure
-        return result  # type: ignore[no-any-return]
+                outcome = error
+        outcome = self.broadcast(outcome, kind=kind)
+        if isinstance(outcome, RingflowError):
+            outcome.told = not self.is_first
+            raise outcome
+        return cast(T, outcome)
 
     def require_same(self, mine: Mapping[str, object]) -> None:
         """An error if the processes differ in one of several things, by name."""
@@ -215,8 +253,8 @@ def _meet(device: torch.device, timeout: timedelta, host: str, port: int) -> Non
     """Bring the processes together. What they tell each other on the way is kept apart from what those before them told."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
-        if rank == 0 and is_loopback(host) and os.environ.get(STORE_KEPT) != "True":
-            store = loopback_store(host, port, size)
+        if rank == 0 and os.environ.get(STORE_KEPT) != "True":
+            store = meeting_store(host, port, size)
             store.set_timeout(timeout)
         else:
             store = next(rendezvous("env://", timeout=timeout))[0]

@@ -114,8 +114,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
     def go(*words: str, folder: Path = tmp_path, restarts: int = 0) -> tuple[int, str]:
         config = {"words": words, "folder": str(folder), "restarts": restarts, "on_gpus": False}
-        with listening("127.0.0.1") as port:
-            return launcher.work({**config, "says_at": ("127.0.0.1", port)})
+        with listening("127.0.0.1") as place:
+            return launcher.work({**config, "says_at": place})
 
     return go
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.wire import encode
 from ringflow.launch import spark
 from ringflow.launch.spark import Ended, outcome
 
@@ -61,14 +62,13 @@ def test_an_error_of_a_function_can_travel(tmp_path: Path, monkeypatch: pytest.M
         raise error
 
     monkeypatch.chdir(tmp_path)
-    assert outcome(str(tmp_path), lambda a, b: a + b, (1,), {"b": 2}) == (3, None)
+    assert outcome(str(tmp_path), lambda: 3) == 3
     ours = UsageError("our own")
-    assert outcome(str(tmp_path), fail, (ours,), {}) == (None, ours)
-    _, theirs = outcome(str(tmp_path), fail, (KeyError("a\nb"),), {})
+    assert outcome(str(tmp_path), lambda: fail(ours)) is ours
+    theirs = outcome(str(tmp_path), lambda: fail(KeyError("a\nb")))
     assert str(theirs) == "KeyError in process 0: 'a\\nb'; the traceback follows"
-    assert theirs is not None
     assert "in fail" in theirs.__notes__[0]
-    assert "nowhere; start from a folder on a file system that all" in str(outcome("/nowhere", fail, (), {})[1])
+    assert "nowhere; start from a folder on a file system that all" in str(outcome("/nowhere", dict))
 
 
 def test_commands_and_functions_have_what_their_processes_gave(
@@ -79,17 +79,17 @@ def test_commands_and_functions_have_what_their_processes_gave(
 
     starts: list[list[Ended]] = []
     monkeypatch.setattr(spark, "_distribute", lambda *words: starts.pop(0))
-    good, told = cloudpickle.dumps(('{"a": 1}\n', None)), UsageError("wrong number")
+    good, told = b'{"a": 1}\n', UsageError("wrong number")
     told.told = True
-    starts += [[Ended(0, 0, good), Ended(1, 0, good)]] * 2
+    starts += [[Ended(0, 0, made), Ended(1, 0, made)] for made in (good, cloudpickle.dumps({3.5}))]
     assert spark.run(["train"], 2) == 0
     assert json.loads(capsys.readouterr().out) == {"a": 1}
-    assert spark.run_function(print, workers=2) == ['{"a": 1}\n'] * 2
+    assert spark.run_function(print, workers=2) == [{3.5}] * 2
     starts += [[Ended(0, 2, look=2), Ended(1, 3, look=1)]] * 2
     assert spark.run(["train"], 2) == 3
     with pytest.raises(FailureError, match="process 1 ended with code 3; see what it says above"):
         spark.run_function(print, workers=2)
-    starts.append([Ended(0, 0, good), Ended(1, 1, cloudpickle.dumps((None, told)))])
+    starts.append([Ended(0, 0, good), Ended(1, 1, encode(told))])
     with pytest.raises(UsageError, match="wrong number") as caught:
         spark.run_function(print, workers=2)
     assert not caught.value.told
