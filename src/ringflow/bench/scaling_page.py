@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from ringflow.evaluate import page
 from ringflow.evaluate.page import Picture
-from ringflow.evaluate.plots.style import Look, in_thousands, lines_by_devices, panels, styled
+from ringflow.evaluate.plots import Look, in_thousands, lines_by_devices, panels, styled
 
 _TEMPLATE = Path(__file__).parent / "templates" / "scaling.html.j2"
 _GREY = "#595959"

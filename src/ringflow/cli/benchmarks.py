@@ -58,7 +58,7 @@ def bench_model(
     as_json: Json = False,
 ) -> None:
     """Time the networks event by event on two threads, with their memory, and how both grow with the number of elements."""
-    from ringflow.bench.networks import time_models
+    from ringflow.bench.events import time_models
 
     result = time_models(backbones, elements)
     if as_json:
@@ -82,7 +82,7 @@ def bench_infer(
     as_json: Json = False,
 ) -> None:
     """Time a network event by event in torch, in ONNX and in int8, on two threads, and from file to file."""
-    from ringflow.bench.networks import time_engines
+    from ringflow.bench.events import time_engines
 
     result = time_engines(engines, elements, events, model)
     if as_json:

@@ -5,6 +5,7 @@ A width is always (75 % quantile - 25 % quantile) / median; of a Gaussian it is 
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,10 @@ COMPARED = (
 #: Entries below which a width is not a figure.
 FEWEST_ENTRIES = 10
 
+#: What a figure that nobody has is written as.
+MISSING = "–"
+
+Measured = Mapping[str, float | None]  # value, lo, hi
 Figures = dict[str, Any]  # name -> values of the data and of every replicate, or a section of such
 
 
@@ -184,3 +189,24 @@ def spread(entries: Entries, chosen: Mask | None = None) -> tuple[Floats, Floats
 
 def _estimates(figures: Figures) -> dict[str, Any]:
     return {name: _estimates(value) if isinstance(value, dict) else estimate(value) for name, value in figures.items()}
+
+
+def written(measured: Measured | None, metric: Metric) -> str:
+    """A value with its interval: `0.0621 ± 0.0012`, or `0.0621 +0.0015 −0.0009` where it is lopsided."""
+    value, low, high = ((measured or {}).get(end) for end in ("value", "lo", "hi"))
+    if value is None or not math.isfinite(value):
+        return MISSING
+    scale, unit = 100.0 if metric.unit == "%" else 1.0, f" {metric.unit}" if metric.unit else ""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return f"{scale * value:.4g}{unit}"
+    # A bootstrap interval of a value at its limit can end beside the value itself.
+    down, up = scale * max(value - low, 0.0), scale * max(high - value, 0.0)
+    if down + up <= 1e-6:  # nothing varies, as where the truth is compared with itself
+        return f"{round(scale * value, 6):.4g}{unit}"
+    # Two significant digits of the uncertainty if they begin with 1 to 3.5, else one (PDG rule).
+    uncertainty = (down + up) / 2
+    exponent = math.floor(math.log10(uncertainty))
+    decimals = max(int(uncertainty / 10.0**exponent < 3.55) - exponent, 0)
+    lopsided = max(down, up) > 1.5 * min(down, up) and round(down, decimals) != round(up, decimals)
+    error = f"+{up:.{decimals}f} −{down:.{decimals}f}" if lopsided else f"± {uncertainty:.{decimals}f}"
+    return f"{scale * value:.{decimals}f} {error}{unit}"

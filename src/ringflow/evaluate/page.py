@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ringflow.base.output import finite_or_null
 from ringflow.base.page import PAGE_FILE, Shown, inline, render
 from ringflow.base.rundir import prepared, write_atomic, write_errors
-from ringflow.evaluate.plots.style import save_figure
+from ringflow.evaluate.plots import save_figure
 
 FIGURES_FOLDER = "figures"
 

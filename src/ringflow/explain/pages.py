@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ringflow.evaluate.page import Picture, write_page
-from ringflow.evaluate.plots.style import (
+from ringflow.evaluate.plots import (
     CLASS_MARKS,
     CLASS_NAMES,
     Look,

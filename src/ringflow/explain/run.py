@@ -23,8 +23,16 @@ from ringflow.base.provenance import describe_input
 from ringflow.elements.batch import KINDS, TRACK, ElementBatch, from_block
 from ringflow.elements.features import essential_columns, feature_groups, feature_names
 from ringflow.event.block import require_finite
-from ringflow.explain.attribution import OUTPUTS, Explainer, Relevance, class_name
-from ringflow.explain.deletion import Change, deletions, distances, verdicts
+from ringflow.explain.attribution import (
+    OUTPUTS,
+    Change,
+    Explainer,
+    Relevance,
+    class_name,
+    deletions,
+    distances,
+    verdicts,
+)
 from ringflow.infer.inputs import EventInput, open_input
 from ringflow.infer.shipped import model_file
 from ringflow.models.attention import Block, Layout

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ringflow.base.page import Shown, inline, render
 from ringflow.base.rundir import write_atomic
 from ringflow.base.words import size_in_words
-from ringflow.evaluate.plots.style import panels, png, styled
+from ringflow.evaluate.plots import panels, png, styled
 from ringflow.train.profile import COLUMNS, KINDS, STEPS_FILE, WARMUP_STEPS
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"

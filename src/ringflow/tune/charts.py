@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from ringflow.base.output import word
 from ringflow.base.page import inline
-from ringflow.evaluate.plots.style import plain, png
+from ringflow.evaluate.plots import plain, png
 from ringflow.tune.best import Front
 from ringflow.tune.record import State, TrialRecord
 from ringflow.tune.space import Choice, Parameter

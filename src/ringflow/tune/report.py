@@ -28,7 +28,7 @@ from ringflow.base.output import word
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.rundir import prepare, write_atomic
 from ringflow.base.words import flat, time_in_words
-from ringflow.evaluate.plots.style import STYLE
+from ringflow.evaluate.plots import STYLE
 from ringflow.tune import charts
 from ringflow.tune.best import front_of
 from ringflow.tune.charts import STATES, or_infinite

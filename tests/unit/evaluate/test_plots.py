@@ -15,10 +15,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.stats import beta, norm
 
-from ringflow.evaluate.metrics import BY_KEY
-from ringflow.evaluate.plots import figures as drawings
-from ringflow.evaluate.plots.figures import common_bins, event_display, pictures
-from ringflow.evaluate.plots.style import (
+from ringflow.evaluate.metrics import BY_KEY, written
+from ringflow.evaluate.plots import (
     LOOKS,
     file_name,
     looks,
@@ -27,8 +25,9 @@ from ringflow.evaluate.plots.style import (
     reference_of,
     svg,
 )
+from ringflow.evaluate.plots import figures as drawings
+from ringflow.evaluate.plots.figures import common_bins, event_display, pictures
 from ringflow.evaluate.sheet import book, load_histogram, save_histogram
-from ringflow.evaluate.tables import written
 from ringflow.event.block import Collection, EventBlock
 
 Books = dict[str, dict[str, hist.Hist]]

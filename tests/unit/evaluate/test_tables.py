@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ringflow.evaluate.metrics import BY_KEY
-from ringflow.evaluate.tables import MISSING, best_of, findings, sample_rows, topic_tables, written
+from ringflow.evaluate.metrics import BY_KEY, MISSING, written
+from ringflow.evaluate.report import best_of, findings, sample_rows, topic_tables
 
 WIDTH = "jet_iqr_over_median"
 

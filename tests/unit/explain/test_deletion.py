@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ringflow.explain.attribution import Explainer
-from ringflow.explain.deletion import LEAST_CANDIDATES, Change, deletions, distances, only, verdicts
+from ringflow.explain.attribution import LEAST_CANDIDATES, Change, Explainer, deletions, distances, only, verdicts
 
 Make = Callable[..., Any]
 

@@ -17,8 +17,7 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.cli.inspection import How
 from ringflow.cli.inspection import explain as explain_command
 from ringflow.elements.batch import from_block
-from ringflow.explain.attribution import Decided, Explainer, Relevance
-from ringflow.explain.deletion import only
+from ringflow.explain.attribution import Decided, Explainer, Relevance, only
 from ringflow.explain.run import DISTANCES, Averages, explain, graph_edges, links_of, some_of_every_class
 from ringflow.models.file import save_model
 from ringflow.models.graph import bins_of, hash_keys

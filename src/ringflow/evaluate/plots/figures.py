@@ -22,9 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ringflow.evaluate.metrics import BY_KEY, MASS_METRICS, Metric
+from ringflow.evaluate.metrics import BY_KEY, MASS_METRICS, Metric, written
 from ringflow.evaluate.momenta import Floats, momenta
-from ringflow.evaluate.plots.style import (
+from ringflow.evaluate.plots import (
     CLASS_MARKS,
     CLASS_NAMES,
     Look,
@@ -39,7 +39,6 @@ from ringflow.evaluate.plots.style import (
     styled,
 )
 from ringflow.evaluate.sheet import LABELS
-from ringflow.evaluate.tables import written
 from ringflow.event.block import Collection, EventBlock
 
 #: Bins with fewer entries are not drawn; fewer entries make no distribution, fewer events no spread, fewer points no curve.

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from ringflow.evaluate import page
 from ringflow.evaluate.page import Picture
-from ringflow.evaluate.plots.style import Look, legend, legend_height, lines_by_devices, panels, styled
+from ringflow.evaluate.plots import Look, legend, legend_height, lines_by_devices, panels, styled
 from ringflow.tune.charts import draw_lanes, lanes_of
 from ringflow.tune.replay import Replay
 from ringflow.tune.replay.campaign import headline
