@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -55,20 +56,24 @@ def tune_command(
     folder = out or Path("studies") / Path(preset or "study").stem
     settings = plan.settings(training, place)
     made = create(training, settings, space_path(space), folder, warm_start=warm_start, overwrite=overwrite)
-    _run(made.path, place, as_json=as_json, allow_changes=False)
+    _run(made.path, place, as_json=as_json)
 
 
 @tune.command
 def resume(
     study: StudyPath,
     /,
-    *,
+    *overrides: options.Overrides,
     place: ExecutorOptions = _LOCAL,
+    retry: Annotated[Literal["failed"] | None, about("Also try the settings of trials that failed again.")] = None,
     allow_changes: Annotated[Flag, about("Go on although the data or the version of ringflow are others.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Go on with a study that was interrupted."""
-    _run(study, place, as_json=as_json, allow_changes=allow_changes)
+    """Go on with a study that was interrupted.
+
+    A study that was moved finds its data where they lay as seen from it; `data=FOLDER` says where they are otherwise.
+    """
+    _run(study, place, overrides, as_json=as_json, retry=retry is not None, allow_changes=allow_changes)
 
 
 @tune.command
@@ -120,11 +125,11 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     return {name: f"{cell:.5g}" if isinstance(cell, float) else cell for name, cell in row.items()}
 
 
-def _run(study: Path, place: ExecutorOptions, *, as_json: bool, allow_changes: bool) -> None:
+def _run(study: Path, place: ExecutorOptions, overrides: Sequence[str] = (), *, as_json: bool, **how: bool) -> None:
     from ringflow.tune.folder import StudyFolder
     from ringflow.tune.run import run
 
-    result = run(StudyFolder(study), place, allow_changes=allow_changes)
+    result = run(StudyFolder(study), place, overrides=overrides, **how)
     show_summary("Study", result, as_json=as_json)
     finish(study, f"ringflow tune report {study}")
 

@@ -28,6 +28,7 @@ from ringflow.base.log import say
 from ringflow.base.rundir import sync, write_errors
 from ringflow.base.words import flat
 from ringflow.train.batches import BEGINNING, DataPosition, FixedShape
+from ringflow.train.runs import NAMED, RUN_FILE, is_same, read_places
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
 
@@ -218,11 +219,14 @@ def restore(tensors: Mapping[str, Tensor], step: TrainingStep, path: Path) -> No
 
 def refuse_other_settings(before: TrainSettings, now: TrainSettings, folder: Path) -> None:
     """An error if a training cannot go on with these settings: where and how long it computes is free, and the number of lanes
-    if processes wait for each other."""
+    if processes wait for each other. Data may have got another name."""
+    places = read_places(folder / RUN_FILE)
     was, wanted = (dict(flat(settings.model_dump(mode="json"))) for settings in (before, now))
     free = ("source.workers", "source.lanes") if before.sync == "allreduce" else ("source.workers",)
     for name, value in wanted.items():
-        if name.split(".")[0] not in ("length", "compute", "profile") and name not in free and was[name] != value:
+        if was[name] == value or name in free or (name in NAMED and is_same(was[name], value, places)):
+            continue
+        if name.split(".")[0] not in ("length", "compute", "profile"):
             raise UsageError(
                 f"the training in {folder} has {name}={was[name]}, not {value}; "
                 "give that to go on, or choose another folder"

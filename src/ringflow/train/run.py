@@ -31,7 +31,7 @@ from ringflow.train.data import describe_data, detector_name, fingerprint, open_
 from ringflow.train.device import choose_device, hardware
 from ringflow.train.parallel import MeshPlace, require_spreadable
 from ringflow.train.profile import PROFILE_FOLDER, UNMEASURED, profiled
-from ringflow.train.runs import RUN_FILE, claimed, has_checkpoint, settings_of
+from ringflow.train.runs import RUN_FILE, claimed, has_checkpoint, located, places_of, read_places, settings_of
 from ringflow.train.settings import TrainSettings
 from ringflow.train.trainer import Pace, Trainer
 from ringflow.train.validation import FOLLOWED, Validation, followed, plain
@@ -82,6 +82,8 @@ def _train(settings: TrainSettings, out: Path, device: torch.device, world: Worl
 def resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:
     """The settings with what follows from a start file and from the number of processes; refused if they cannot be."""
     together, before = settings.sync == "allreduce", None if overwrite else _before(out)
+    if not overwrite:
+        settings = located(settings, out, read_places(out / RUN_FILE))
     if start := settings.start:
         if before and not Path(start).exists():
             # All that is needed of the file is in the checkpoint.
@@ -136,13 +138,16 @@ def _run_record(settings: TrainSettings, out: Path, processes: int) -> dict[str,
     start = [Path(settings.start)] if settings.start and Path(settings.start).is_file() else []
     record = collect(settings, {"training": settings.seed}, start)
     before: dict[str, Any] = {}
+    places = places_of(settings, out)
     if has_checkpoint(out):
+        places = {**read_places(out / RUN_FILE), **places}  # a checkpoint has the names of its time
         with suppress(OSError, ValueError):
             before = json.loads((out / RUN_FILE).read_bytes())
     codes = [*before.get("earlier", []), before.get("code")]
     earlier = [code for code in codes if code and code != record["code"]]
     machine = describe_machine(settings, processes)
-    return {**record, "data": describe_data(settings), "machine": machine, "earlier": earlier}
+    where = {name: place.model_dump() for name, place in places.items()}
+    return {**record, "data": describe_data(settings), "places": where, "machine": machine, "earlier": earlier}
 
 
 def describe_machine(settings: TrainSettings, processes: int) -> dict[str, Any]:

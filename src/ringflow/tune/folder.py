@@ -3,7 +3,8 @@
 study.toml       how many trials, who searches, who decides
 settings.toml    settings of a training that the space varies
 space.toml       what is varied
-origin.json      code, versions and data that it belongs to, and the earlier studies that it learned from
+origin.json      code, versions and data that it belongs to, earlier studies that it learned from, and where all that lies, seen
+                 from here
 journal.log      everything that happened, as Optuna keeps it, see `record`
 trials/0007/     the run of a trial, complete, as `ringflow train` leaves it; what its processes said is in trials/0007.log
 work/            orders and reports under way, see `worker`
@@ -11,22 +12,21 @@ work/            orders and reports under way, see `worker`
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from ringflow import __version__
 from ringflow.base.config import Settings, write
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import code_version
-from ringflow.base.rundir import ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_FOLDER, prepare, write_atomic
+from ringflow.base.rundir import ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_FOLDER, prepared, write_atomic
+from ringflow.train.runs import NAMED, KnownPlace, claimed, find, is_same, located, places_of
 from ringflow.train.settings import TrainSettings
 from ringflow.tune import SchedulerName, SearchName
 from ringflow.tune.objective import ALIASES
@@ -66,6 +66,29 @@ class StudySettings(Settings):
     grid_steps: int = Field(default=3, ge=1)
 
 
+class Code(BaseModel, frozen=True):
+    """The checkout that a study was made with."""
+
+    commit: str
+    dirty: bool = False
+
+
+class Origin(BaseModel, frozen=True):
+    """Where a study comes from."""
+
+    ringflow: str
+    code: Code | None = None
+    #: Fingerprints of the data.
+    data: tuple[str, ...]
+    warm_start: tuple[str, ...] = ()
+    places: dict[str, KnownPlace] = {}
+
+    @property
+    def version(self) -> str:
+        """Of the code, in words."""
+        return f"{self.ringflow} ({self.code.commit[:12] if self.code else 'installed'})"
+
+
 @dataclass(frozen=True)
 class StudyFolder:
     """What lies in a study's folder; an error if it is none."""
@@ -92,13 +115,12 @@ class StudyFolder:
         return read_space(self.path / SPACE_FILE)
 
     @cached_property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Origin:
         """Code, versions and data."""
         try:
-            found: dict[str, Any] = json.loads((self.path / ORIGIN_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return Origin.model_validate_json((self.path / ORIGIN_FILE).read_bytes())
+        except (OSError, ValidationError):
             raise InputFileError(f"{self.path / ORIGIN_FILE} is missing or damaged; put a copy of it back") from None
-        return found
 
     @property
     def ladder(self) -> Ladder:
@@ -116,7 +138,12 @@ class StudyFolder:
 
     def record(self) -> StudyRecord:
         """All that happened until now; others may be writing."""
-        return StudyRecord(self.training.length.events, read_rows(self.journal))
+        record = StudyRecord(self.training.length.events, read_rows(self.journal))
+        if wrong := next((trial for trial in record.trials if not self.space.holds(trial.point)), None):
+            raise InputFileError(
+                f"trial {wrong.number} in {self.journal} is not of {self.path / SPACE_FILE}; put copies of both back"
+            )
+        return record
 
 
 def create(
@@ -131,15 +158,18 @@ def create(
     """Make the folder of a study; one that is there is taken up if it is the same study."""
     _check(training, settings, space)
     earlier_trials(warm_start, read_space(space), settings)  # an error if there is nothing to learn from
-    if (out / STUDY_FILE).is_file() and not overwrite:
-        found = StudyFolder(out)
-        _require_same(found, training, settings, space)
-        return found
-    prepare(out, marks=(STUDY_FILE,), overwrite=overwrite)
-    write_atomic(out / SPACE_FILE, space.read_bytes())
-    write(training, out / SETTINGS_FILE)
-    write_atomic(out / ORIGIN_FILE, json.dumps(_origin(training, warm_start), indent=1) + "\n")
-    write(settings, out / STUDY_FILE)  # last: with it the folder is a study
+    if out.is_dir():
+        with claimed(out, "study"):  # before anything in it is touched
+            pass
+    with prepared(out, marks=(STUDY_FILE,), overwrite=overwrite):
+        if (out / STUDY_FILE).is_file():
+            found = StudyFolder(out)
+            _require_same(found, training, settings, space)
+            return found
+        write_atomic(out / SPACE_FILE, space.read_bytes())
+        write(training, out / SETTINGS_FILE)
+        _write_origin(out, _origin(training, out, tuple(str(path.absolute()) for path in warm_start)))
+        write(settings, out / STUDY_FILE)  # last: with it the folder is a study
     return StudyFolder(out)
 
 
@@ -166,10 +196,11 @@ def _check(training: TrainSettings, settings: StudySettings, space: Path) -> Non
 
 
 def _require_same(found: StudyFolder, training: TrainSettings, settings: StudySettings, space: Path) -> None:
+    places = found.origin.places
     for before, now in ((found.settings, settings), (found.training, training)):
         was, wanted = before.model_dump(mode="json"), now.model_dump(mode="json")
         for name in was:
-            if was[name] != wanted[name]:
+            if was[name] != wanted[name] and not (name in NAMED and is_same(was[name], wanted[name], places)):
                 raise UsageError(
                     f"the study in {found.path} has {name}={was[name]}, not {wanted[name]}; give another --out, or go on with "
                     f"`ringflow tune resume {found.path}`"
@@ -178,29 +209,55 @@ def _require_same(found: StudyFolder, training: TrainSettings, settings: StudySe
         raise UsageError(f"the study in {found.path} has another space than {space}; give another --out")
 
 
-def _origin(training: TrainSettings, warm_start: Sequence[Path]) -> dict[str, Any]:
+def _origin(training: TrainSettings, folder: Path, warm_start: tuple[str, ...]) -> Origin:
     from ringflow.train.data import fingerprint
 
-    return {
-        "ringflow": __version__,
-        "code": code_version(),
-        "data": fingerprint(training),
-        "warm_start": [str(path.absolute()) for path in warm_start],
-    }
-
-
-def require_same_origin(folder: StudyFolder) -> None:
-    """Trials of other data or by other code do not compare."""
-    now, before = _origin(folder.training, ()), folder.origin
-    advice = "its trials would not compare; make a new study, or allow it with --allow-changes"
-    if before["data"] != now["data"]:
-        raise UsageError(f"the data of the study in {folder.path} are not what they were; {advice}")
-    was, here = (
-        f"{origin['ringflow']} ({origin['code']['commit'][:12] if origin['code'] else 'installed'})"
-        for origin in (before, now)
+    return Origin(
+        ringflow=__version__,
+        code=Code.model_validate(code) if (code := code_version()) else None,
+        data=tuple(fingerprint(training)),
+        warm_start=warm_start,
+        places=places_of(training, folder, warm_start),
     )
-    if was != here:
-        raise UsageError(f"the study in {folder.path} was made with ringflow {was}, this is {here}; {advice}")
+
+
+def _write_origin(folder: Path, origin: Origin) -> None:
+    write_atomic(folder / ORIGIN_FILE, origin.model_dump_json(indent=1) + "\n")
+
+
+def settled(folder: StudyFolder, overrides: Sequence[str] = (), *, allow_changes: bool = False) -> StudyFolder:
+    """A study whose settings name its data as they are found from here; `overrides` say where they are.
+
+    Refused if they are other data or if this is other code, unless that is allowed: trials would not compare.
+    """
+    from ringflow.train.data import require_data
+
+    before, training = folder.origin, folder.training
+    for word in overrides:
+        if (name := word.partition("=")[0].strip()) not in NAMED:
+            raise UsageError(
+                f"{name} of the study in {folder.path} stays as it is; only {', '.join(NAMED)} may have moved"
+            )
+    if overrides:
+        training = TrainSettings.resolve(folder.path / SETTINGS_FILE, overrides, complete=False)
+    training = located(training, folder.path, before.places)
+    require_data(training)
+    now = _origin(training, folder.path, tuple(find(name, folder.path, before.places) for name in before.warm_start))
+    if not allow_changes:
+        advice = "its trials would not compare; make a new study, or allow it with --allow-changes"
+        if before.data != now.data:
+            raise UsageError(f"{training.data} is not what the study in {folder.path} was made with; {advice}")
+        if before.version != now.version:
+            raise UsageError(
+                f"the study in {folder.path} was made with ringflow {before.version}, this is {now.version}; {advice}"
+            )
+    if training == folder.training and before.warm_start == now.warm_start:
+        return folder
+    # Trials have the names of their time.
+    places = {**before.places, **now.places}
+    _write_origin(folder.path, before.model_copy(update={"places": places, "warm_start": now.warm_start}))
+    write(training, folder.path / SETTINGS_FILE)
+    return StudyFolder(folder.path)
 
 
 def earlier_trials(studies: Sequence[Path], space: Space, settings: StudySettings) -> list[TrialRecord]:

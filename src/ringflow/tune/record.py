@@ -9,7 +9,7 @@ a trial has what Optuna itself wants, so that its dashboard, `optuna.load_study`
 
     params, state, values         of the settings; what became of it; last values of the objectives
     intermediate values           of the first objective, by events shown; not with several objectives, of which Optuna has none
-    user attributes               run: its folder; outcome: state, events, processes, device-seconds, failures, figures
+    user attributes               run: its folder, seen from the study; outcome: state, events, processes, device-seconds, ...
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
 from ringflow.base.errors import FailureError, InputFileError
 from ringflow.base.output import finite_or_null
-from ringflow.base.rundir import write_errors
+from ringflow.base.rundir import TRIALS_FOLDER, write_errors
 from ringflow.launch.frameworks import framework
 from ringflow.tune.objective import ALIASES
 from ringflow.tune.schedulers import Point, Verdict
@@ -42,15 +45,35 @@ _ROW = "ringflow:"
 State = Literal["waiting", "running", "paused", "stopped", "complete", "failed"]
 
 
+RowKind = Literal["added", "begun", "reported", "decided", "ended", "failed", "gone", "closed"]
+
+
+class RowData(TypedDict, total=False):
+    """What belongs to rows of one kind or another."""
+
+    point: dict[str, Any]
+    notes: dict[str, Any]
+    retry_of: int
+    resource: int
+    value: float | None
+    figures: dict[str, float | None]
+    restart: float | None
+    reason: str
+    verdict: Verdict
+    until: int
+    workers: int
+    at: float | None
+
+
 class JournalRow(NamedTuple):
     """Something that happened; trial -1 is the study."""
 
     number: int
     #: Seconds since 1970.
     time: float
-    kind: str
+    kind: RowKind
     trial: int
-    data: Mapping[str, Any]
+    data: RowData
 
 
 class Reported(NamedTuple):
@@ -93,6 +116,8 @@ class TrialRecord:
     ended: float | None = None
     #: What a sampler noted when it chose the point, and wants to find again.
     notes: Mapping[str, Any] = field(default_factory=dict)
+    #: The trial that failed with these settings, and which this one tries again.
+    retry_of: int | None = None
 
     @property
     def value(self) -> float | None:
@@ -160,7 +185,10 @@ class StudyRecord:
             self.closed = True
             return
         if row.kind == "added":
-            self.trials.append(TrialRecord(row.trial, data["point"], row.time, notes=data.get("notes", {})))
+            notes, retry_of = data.get("notes", {}), data.get("retry_of")
+            if row.trial != len(self.trials) or not 0 <= (retry_of or 0) <= row.trial:
+                raise LookupError(f"trial {row.trial} is out of order")
+            self.trials.append(TrialRecord(row.trial, data["point"], row.time, notes=notes, retry_of=retry_of))
         trial = self.trials[row.trial]
         match row.kind:
             case "begun":
@@ -168,7 +196,8 @@ class StudyRecord:
                 trial.state = "running"
             case "reported":
                 value = math.nan if data["value"] is None else data["value"]
-                said = Reported(data["resource"], value, data["figures"], trial.workers, row.time, data["verdict"])
+                figures = {name: figure for name, figure in data["figures"].items() if figure is not None}
+                said = Reported(data["resource"], value, figures, trial.workers, row.time, data["verdict"])
                 trial.reports.append(said)
                 trial.reason = data.get("reason", trial.reason)
             case "failed" | "gone":
@@ -179,7 +208,7 @@ class StudyRecord:
                 if row.kind == "gone":
                     trial.state, trial.ended = "failed", row.time
             case "ended":  # it gave its processes back, through no fault of its own
-                trial.leave(data.get("at", row.time))
+                trial.leave(data.get("at") or row.time)
                 if trial.state == "running":
                     trial.state = "waiting"
         if "verdict" in data:
@@ -210,18 +239,16 @@ def best_of(trials: Sequence[TrialRecord], objectives: Sequence[str] = ("",), in
 class Journal:
     """The file of a study, to be written by its driver alone; others may read it meanwhile."""
 
-    def __init__(self, path: Path, space: Space, objectives: Sequence[str], runs: Path) -> None:
-        self._path, self._space, self._objectives, self._runs = path, space, tuple(objectives), runs
+    def __init__(self, path: Path, space: Space, objectives: Sequence[str]) -> None:
+        self._path, self._space, self._objectives = path, space, tuple(objectives)
         self._optuna = load_optuna()
         with write_errors(path):
-            if (
-                path.exists()
-            ):  # a driver that was killed while it wrote left half a line; Optuna would stumble over it for ever
+            if path.exists():  # a driver that was killed left half a line, over which Optuna would stumble for ever
                 os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
             self._storage = _open(path)
             if not self._storage.get_all_studies():
                 self._create(path.absolute().parent.name)
-        self.rows = _rows(self._storage)
+        self.rows = _rows(self._storage, path)
 
     def _create(self, name: str) -> None:
         minimize = self._optuna.study.StudyDirection.MINIMIZE
@@ -230,7 +257,7 @@ class Journal:
             warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
             self._optuna.load_study(study_name=name, storage=self._storage).set_metric_names(list(self._objectives))
 
-    def append(self, kind: str, trial: int = -1, **data: Any) -> JournalRow:
+    def append(self, kind: RowKind, trial: int = -1, **data: Any) -> JournalRow:
         """Add a row; it is on disk when this returns."""
         row = JournalRow(len(self.rows), time.time(), kind, trial, finite_or_null(data))
         key = f"{_ROW}{row.number:07d}"
@@ -239,7 +266,7 @@ class Journal:
             if kind == "added":
                 template = self._optuna.trial.create_trial(
                     state=self._optuna.trial.TrialState.RUNNING,
-                    user_attrs={"run": str(self._runs / f"{trial:04d}")},
+                    user_attrs={"run": f"{TRIALS_FOLDER}/{trial:04d}"},
                     system_attrs={key: value},
                     **self._space.as_optuna(row.data["point"]),
                 )
@@ -285,31 +312,51 @@ def read_rows(path: Path) -> list[JournalRow]:
                 "its trials are whole in trials/, a new study needs another --out"
             )
         raise InputFileError(f"{path} does not exist; give the folder of a study, as made by `ringflow tune`")
-    return _rows(_open(path))
+    return _rows(_open(path), path)
 
 
-def _rows(storage: JournalStorage) -> list[JournalRow]:
+def _rows(storage: JournalStorage, path: Path) -> list[JournalRow]:
+    """The rows in their order; an error if one is missing or is none."""
     if not storage.get_all_studies():
         return []
     attributes = [(-1, storage.get_study_system_attrs(0))]
     attributes += [(trial.number, trial.system_attrs) for trial in storage.get_all_trials(0, deepcopy=False)]
-    return sorted(
-        JournalRow(int(key.removeprefix(_ROW)), moment, kind, trial, data)
-        for trial, found in attributes
-        for key, (moment, kind, data) in ((key, value) for key, value in found.items() if key.startswith(_ROW))
-    )
+    found = [
+        (key.removeprefix(_ROW), trial, value)
+        for trial, told in attributes
+        for key, value in told.items()
+        if key.startswith(_ROW)
+    ]
+    try:
+        said = [(int(number), moment, kind, trial, data) for number, trial, (moment, kind, data) in found]
+        rows = TypeAdapter(list[JournalRow]).validate_python(sorted(said))
+        if [row.number for row in rows] != list(range(len(rows))):
+            raise ValueError("rows are missing")
+        if any((row.trial < 0) != (row.kind == "closed") for row in rows):
+            raise ValueError("rows are of the wrong trial")
+        StudyRecord(0, rows)
+    except (ValueError, TypeError, LookupError) as error:
+        raise _damaged(path, error) from None
+    return rows
 
 
 def _open(path: Path) -> JournalStorage:
     optuna = load_optuna()
     try:
         storage: JournalStorage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise InputFileError(
-            f"{path} is damaged ({' '.join(str(error).split())[:120]}); put a copy of it back, or move it away and "
-            "start the study again with --warm-start: the folders of its trials are untouched"
-        ) from None
+    except OSError as error:
+        raise InputFileError(f"{path} cannot be read: {error.strerror}") from None
+    except Exception as error:  # whatever it is that Optuna stumbles over in a file that it did not write
+        raise _damaged(path, error) from None
     return storage
+
+
+def _damaged(path: Path, error: Exception) -> InputFileError:
+    told = "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(error).split()))
+    return InputFileError(
+        f"{path} is damaged ({told[:120]}); put a copy of it back, or move it away and start the study again with "
+        "--warm-start: the folders of its trials are untouched"
+    )
 
 
 def outcome(trial: TrialRecord, objectives: Sequence[str]) -> tuple[str, list[float] | None]:

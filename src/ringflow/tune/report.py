@@ -268,6 +268,7 @@ def write_report(study: Path, out: Path | None = None) -> Path:
 
 def _provenance(folder: StudyFolder) -> Iterator[tuple[str, str]]:
     try:
-        yield from ((name, word(value)) for name, value in flat(folder.origin) if value is not None)
+        origin = folder.origin.model_dump(exclude={"places"}, exclude_none=True)
+        yield from ((name, word(value)) for name, value in flat(origin))
     except RingflowError as error:
         yield "origin", str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,7 +18,7 @@ from ringflow.base.processes import usable_cores
 from ringflow.base.rundir import write_errors
 from ringflow.train.runs import claimed
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.folder import StudyFolder, earlier_trials, require_same_origin
+from ringflow.tune.folder import StudyFolder, earlier_trials, settled
 from ringflow.tune.objective import ALIASES, extras_of
 from ringflow.tune.options import ExecutorOptions
 from ringflow.tune.record import StudyRecord, TrialRecord
@@ -36,13 +36,22 @@ if TYPE_CHECKING:
 _PATIENCE = 1.0
 
 
-def run(folder: StudyFolder, place: ExecutorOptions, *, allow_changes: bool = False) -> dict[str, Any]:
-    """Go on with a study to its end; the result, ready for JSON."""
-    if not allow_changes:
-        require_same_origin(folder)
+def run(
+    folder: StudyFolder,
+    place: ExecutorOptions,
+    *,
+    overrides: Sequence[str] = (),
+    retry: bool = False,
+    allow_changes: bool = False,
+) -> dict[str, Any]:
+    """Go on with a study to its end; the result, ready for JSON. `overrides` say where its data are if they have moved;
+    `retry` has the trials that failed tried again."""
     with claimed(folder.path, "study"), _stoppable(folder.path):
-        earlier = earlier_trials([Path(path) for path in folder.origin["warm_start"]], folder.space, folder.settings)
+        folder = settled(folder, overrides, allow_changes=allow_changes)
+        earlier = earlier_trials([Path(path) for path in folder.origin.warm_start], folder.space, folder.settings)
         study = Study(folder, earlier)
+        if retry:
+            say(f"trials that failed and are tried again: {study.retry()}")
         # What an earlier start left; its trials will tell again what was not heard.
         shutil.rmtree(work_folder(folder.path), ignore_errors=True)
         if told := one_bracket(folder.settings.scheduler, folder.ladder, folder.settings.trials):

@@ -186,8 +186,12 @@ class Scheduler:
             rung.drop(trial)
         self._end(trial)
 
+    def again(self, trial: int, failed: int) -> Decision:
+        """A trial that was gone is tried again under a new number; it is none of those that are to come."""
+        return Scheduler.add(self, trial)
+
     def close(self) -> None:
-        """No trial will be added any more."""
+        """No trial will be added any more, but those that are tried again."""
         self._closed = True
 
     def workers(self, rung: int) -> int:
@@ -322,6 +326,9 @@ class RasdaIdle(Rasda):
         self._to_come = max(self._to_come - 1, 0)
         return self._tell(trial, super().add(trial))
 
+    def again(self, trial: int, failed: int) -> Decision:
+        return self._tell(trial, super().again(trial, failed))
+
     def report(self, report: Report) -> Decision:
         trial = report.trial
         told = self._told.get(trial)
@@ -388,6 +395,13 @@ class Halving(Scheduler):
         going_on = [self._promote(place.trial) for place in survivors]
         return going_on + self._stop_aside()
 
+    def _judge(self, trial: int, number: int) -> Verdict:
+        """One that is tried again may come to a rung that is decided: it goes on if it would have."""
+        if number >= self._deciding:
+            return "pause"
+        rung = self._reached[number]
+        return "continue" if rung.among_best(trial, max(rung.arrived // self.eta, 1)) else "stop"
+
     @property
     def decided(self) -> bool:
         """Whether nothing is left to decide."""
@@ -415,6 +429,10 @@ class Hyperband(Scheduler):
             self._opened += 1
         self._of[trial] = self._undecided[-1]
         return self._of[trial].add(trial)
+
+    def again(self, trial: int, failed: int) -> Decision:
+        self._of[trial] = self._of[failed]
+        return self._of[trial].again(trial, failed)
 
     def bracket_trials(self, bracket: int) -> int:
         """How many trials begin in a bracket; bracket 0 is the one with the most."""

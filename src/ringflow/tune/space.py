@@ -35,6 +35,7 @@ Names may be written without quotes, too.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import math
@@ -58,12 +59,16 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 _SHIPPED = Path(__file__).parent / "spaces"
+#: Whole numbers up to here are floats, too; and a range holds at most so many steps.
+_LARGEST = 1e15
 _STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise ValueError(f"{value!r} must be a finite number")
+    if abs(value) > _LARGEST:
+        raise ValueError(f"a number of {len(str(abs(int(value))))} digits is too large; give one up to {_LARGEST:g}")
     return value
 
 
@@ -115,7 +120,7 @@ class Range:
             f"low {low} has no logarithm; give a low above 0, or log = false": self.log and low <= 0,
             "log and step exclude each other; remove one": self.log and step is not None,
             f"step {step} must be above 0 and at most high - low = {high - low}": step is not None
-            and not 0 < step <= high - low,
+            and not max((high - low) / _LARGEST, 0) < step <= high - low,
             "low, high and step must be whole numbers, as its type is 'int'": self.whole
             and not all(isinstance(number, int) for number in (low, high, step or 1)),
         }
@@ -231,13 +236,16 @@ class Choice:
 Parameter = Range | Choice
 
 
+@dataclasses.dataclass(frozen=True)
 class Space:
     """Parameters, those that others depend on first."""
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        if not parameters:
+    parameters: Sequence[Parameter]
+
+    def __post_init__(self) -> None:
+        if not self.parameters:
             raise SettingsError('the space is empty; name at least one setting, as in ["optimizer.rate"]')
-        self.parameters = _parents_first(parameters)
+        object.__setattr__(self, "parameters", _parents_first(self.parameters))
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:

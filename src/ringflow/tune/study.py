@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringflow.base.errors import FailureError
-from ringflow.base.rundir import TRIALS_FOLDER
 from ringflow.base.words import flat
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.objective import values_of
-from ringflow.tune.record import Journal, JournalRow, StudyRecord, TrialRecord
+from ringflow.tune.record import Journal, JournalRow, RowKind, StudyRecord, TrialRecord
 from ringflow.tune.schedulers import Decision, Point, Report, make_scheduler
 from ringflow.tune.search import Search
 from ringflow.tune.worker import Trouble
@@ -53,7 +52,7 @@ class Study:
             grid_steps=settings.grid_steps,
         )
         self._waiting: dict[int, None] = {}  # trials to go on without processes, in the order in which they came
-        self._journal = Journal(folder.journal, folder.space, settings.objectives, folder.path / TRIALS_FOLDER)
+        self._journal = Journal(folder.journal, folder.space, settings.objectives)
         self._open([*self._journal.rows])
 
     def _open(self, rows: Sequence[JournalRow]) -> None:
@@ -80,7 +79,10 @@ class Study:
         decision: Decision | None = None
         match row.kind:
             case "added":
-                decision = self._scheduler.add(row.trial)
+                failed = row.data.get("retry_of")
+                decision = (
+                    self._scheduler.add(row.trial) if failed is None else self._scheduler.again(row.trial, failed)
+                )
             case "reported":
                 value = math.nan if row.data["value"] is None else row.data["value"]
                 restart = row.data.get("restart")
@@ -95,7 +97,7 @@ class Study:
                 f"ringflow decides {decision.verdict}; go on with the version that the study was made with"
             )
 
-    def _append(self, kind: str, trial: int = -1, **data: Any) -> None:
+    def _append(self, kind: RowKind, trial: int = -1, **data: Any) -> None:
         self._remember(self._journal.append(kind, trial, **data))
         if trial >= 0:
             self._journal.publish(self.record.trials[trial])
@@ -127,7 +129,8 @@ class Study:
         number = len(self.record.trials)
         if self.record.closed:
             return None
-        point = self._choose(number) if number < self.settings.trials else None
+        chosen = sum(trial.retry_of is None for trial in self.record.trials)
+        point = self._choose(number) if chosen < self.settings.trials else None
         if point is None:
             self._append("closed")
             self._scheduler.close()
@@ -143,6 +146,15 @@ class Study:
             if point is not None:
                 return point
         return self._search.ask(number, [*self._earlier, *self.record.trials])
+
+    def retry(self) -> int:
+        """Try the settings of all trials that failed again, each in a new trial; how many."""
+        again = {trial.retry_of for trial in self.record.trials}
+        failed = [trial for trial in self.record.in_state("failed") if trial.number not in again]
+        for number, trial in enumerate(failed, len(self.record.trials)):
+            decision = self._scheduler.again(number, trial.number)
+            self._append("added", number, point=dict(trial.point), retry_of=trial.number, **decision._asdict())
+        return len(failed)
 
     def begin(self, number: int) -> None:
         """A trial has its processes."""

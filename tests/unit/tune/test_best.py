@@ -89,7 +89,7 @@ def test_before_the_first_report_there_is_nothing_to_give(tmp_path: Path) -> Non
 def test_if_all_failed_it_says_why(tmp_path: Path) -> None:
     study = make_study(tmp_path / "sad", 2, until=0.0)
     folder = StudyFolder(study)
-    journal = Journal(folder.journal, folder.space, folder.settings.objectives, study)
+    journal = Journal(folder.journal, folder.space, folder.settings.objectives)
     for trial in (0, 1):
         journal.append("gone", trial, reason="no such device")
     with pytest.raises(FailureError, match=r"all 2 trials of .*sad failed, the last with: no such device"):

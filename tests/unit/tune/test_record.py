@@ -42,7 +42,7 @@ def test_optuna_reads_what_happened(spoiled: StudyFolder) -> None:
         assert shown.state.name == ("FAIL" if diverged and trial.state == "complete" else STATES[trial.state])
         assert shown.params == trial.point
         assert shown.user_attrs["outcome"]["events"] == trial.resource
-        assert shown.user_attrs["run"].endswith(f"trials/{trial.number:04d}")
+        assert shown.user_attrs["run"] == f"trials/{trial.number:04d}"
         on_the_way = {said.resource: said.value for said in trial.reports}
         assert shown.intermediate_values == pytest.approx(on_the_way, nan_ok=True)
         if shown.state.name == "COMPLETE":
@@ -83,7 +83,7 @@ def test_a_half_line_of_a_killed_driver_is_taken_away(spoiled: StudyFolder) -> N
     try:
         spoiled.journal.write_bytes(whole + b'{"op_code": 4, "wor')
         assert read_rows(spoiled.journal) == before  # to look at it changes nothing
-        Journal(spoiled.journal, spoiled.space, ("loss",), spoiled.path)
+        Journal(spoiled.journal, spoiled.space, ("loss",))
         assert spoiled.journal.read_bytes() == whole
     finally:
         spoiled.journal.write_bytes(whole)
