@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from ringflow.launch.environment import GOES_ON, QUIET, STOPPED
 
 #: Minutes, minutes:seconds, hours:minutes:seconds, or days-hours and perhaps more.
 _TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}", re.ASCII)
+#: Categories of letters that no line has: control characters, and what separates lines and paragraphs.
+_NO_LINE = ("Cc", "Zl", "Zp")
 #: Seconds that processes have to notice that one of them ended.
 _SECONDS_TO_FOLLOW = 60
 #: Between the first two looks at a job and, later, at most: a controller answers many.
@@ -54,6 +57,11 @@ class Job:
     logs: Path | None = None  # folder for a file of every process; unless given, one file for all where it is submitted
 
     def __post_init__(self) -> None:
+        texts = {"--job-name": [self.name], "--partition": [self.partition], "--account": [self.account]}
+        texts |= {"--python": [self.python], "--setup": [*self.setup], "--option": [*self.extra]}
+        for option, asked in {**texts, "the folder": [self.logs and str(self.logs)]}.items():
+            for text in asked:
+                _require_one_line(option, text or "")
         if not _TIME.fullmatch(self.time):
             raise UsageError(f"--time {self.time!r} is no time limit; give MINUTES, H:MM:SS or DAYS-HOURS")
 
@@ -63,8 +71,16 @@ class Job:
         return self.nodes * self.tasks_per_node
 
 
+def _require_one_line(what: str, text: str) -> None:
+    """Refuse what would end a line of a job, and go on as another one."""
+    if any(unicodedata.category(letter) in _NO_LINE for letter in text):
+        raise UsageError(f"{what} {text!r} has a control character, and a job is lines of text; leave it out")
+
+
 def job_text(words: Sequence[str], job: Job) -> str:
     """The script of a job that runs a ringflow command in all its processes."""
+    for word in words:
+        _require_one_line("the word", word)
     find_port = '"$python" -c "from ringflow.launch.environment import free_port as f; print(f())"'
     options = [f"--cpus-per-task={job.cpus_per_task}", "--kill-on-bad-exit=0", f"--wait={_SECONDS_TO_FOLLOW}"]
     if job.logs is not None:
@@ -88,15 +104,15 @@ def job_text(words: Sequence[str], job: Job) -> str:
 def beginning(job: Job) -> list[str]:
     """The first lines of a job: what it asks for, and what its processes find in their environment."""
     asked = [
-        f"--job-name={job.name}",
+        shlex.quote(f"--job-name={job.name}"),
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.tasks_per_node}",
         f"--cpus-per-task={job.cpus_per_task}",
         f"--time={job.time}",
         # Not per task: a process may see the GPUs of its neighbours, to which it sends directly.
         *([f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []),
-        *([f"--partition={job.partition}"] if job.partition else []),
-        *([f"--account={job.account}"] if job.account else []),
+        *([shlex.quote(f"--partition={job.partition}")] if job.partition else []),
+        *([shlex.quote(f"--account={job.account}")] if job.account else []),
         shlex.quote(f"--output={_log(job, '%j-job' if job.logs else '%j')}"),
         "--open-mode=append",
         "--requeue",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.launch.environment import STOPPED, adopt, require_free, with_restarts
+from ringflow.launch import environment
+from ringflow.launch.environment import STOPPED, Place, adopt, connected, listening, require_free, with_restarts
 from ringflow.launch.frameworks import split_address
 
 Command = Callable[..., Any]
@@ -142,3 +144,52 @@ def test_addresses():
     assert split_address("10.0.0.1:6379") == ("10.0.0.1", 6379)
     assert split_address("[::1]:80") == ("::1", 80)
     assert [split_address(word) for word in ("host", "host:", ":80", "host:port", "host:70000", "")] == [None] * 6
+
+
+def test_who_knows_the_secret_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
+    with listening("127.0.0.1") as place:
+        for number in range(2):
+            with connected(place) as connection:
+                connection.sendall(f"line {number}\n\x1b[2J\udcff\n".encode(errors="replace"))
+    lines = capsys.readouterr().err.splitlines()
+    assert sorted(lines) == ["\\x1b[2J?", "\\x1b[2J?", "line 0", "line 1"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b"", b"\n", b"hello\n", b"\x80\x04cos\nsystem\n", b"x" * 10**6, b"GET / HTTP/1.1\r\n\r\n"),
+        *("{secret}", "{secret} \n", "{other}\nhello\n", "{short}\nhello\n"),
+    ],
+    ids=lambda said: repr(said[:12]),
+)
+def test_nobody_else_is_heard(said: bytes | str, capsys: pytest.CaptureFixture[str]) -> None:
+    with listening("127.0.0.1") as place:
+        assert socket.inet_aton(place.host) == bytes([127, 0, 0, 1])
+        if isinstance(said, str):
+            other = f"{int(place.secret, 16) ^ 1:064x}"
+            said = said.format(secret=place.secret, other=other, short=place.secret[:-1]).encode()
+        with socket.create_connection(place[:2]) as stranger, suppress(ConnectionError):
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            assert stranger.recv(1) == b"", "nothing is answered"
+    assert capsys.readouterr().err == ""
+
+
+def test_one_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_SECONDS_TO_BE_KNOWN", 0.1)
+    with listening("127.0.0.1") as place, socket.create_connection(place[:2], 10.0) as stranger:
+        assert stranger.recv(1) == b""
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_nobody_listens_everywhere(host: str) -> None:
+    with pytest.raises(FailureError, match="at every address of this machine"), listening(host):
+        pass
+
+
+def test_every_start_has_a_secret_of_its_own() -> None:
+    with listening("127.0.0.1") as one, listening("127.0.0.1") as other:
+        assert isinstance(one, Place)
+        assert one.secret != other.secret
+        assert len(one.secret) == 64

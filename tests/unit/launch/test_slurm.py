@@ -167,6 +167,22 @@ def test_a_job_can_be_looked_at(command: Command) -> None:
     assert command("launch", "slurm", "--dry-run", *words).stderr.strip() == shown["job"].strip()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--partition", "gpu\n#SBATCH --uid=0"], ["--account", "a\x1b[2J"], ["--python", "py\x85thon"]),
+        *(["--setup", "true\nrm -r run"], ["--option=--qos=fast\r--uid=0"], ["--time", "1:00:00\n"]),
+        *(["--", "train", "data=a\nb"], ["--", "train", "--out", "run\u2028"], ["--", "train", "--out=a\x00"]),
+    ],
+    ids=repr,
+)
+def test_nothing_that_reaches_a_job_has_control_characters(words: list[str], command: Command, tools: Tools) -> None:
+    tools("sbatch", "echo 42")
+    done = command("launch", "slurm", *words, *(() if "--" in words else ("--", "train")))
+    assert_one_line(done, 2, "")
+    assert ("has a control character" if "--time" not in words else "is no time limit") in done.stderr
+
+
 def test_a_job_is_submitted_or_the_reason_is_one_line(
     command: Command, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

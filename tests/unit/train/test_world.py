@@ -21,7 +21,7 @@ from ringflow.launch.environment import free_port
 from ringflow.train.parallel import MeshPlace
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import TrainingStep
-from ringflow.train.world import ALONE, catching_signals, collective, joined
+from ringflow.train.world import ALONE, Tensors, catching_signals, collective, joined, room
 
 CPU = torch.device("cpu")
 SCRIPT = FOLDER / "two_ranks.py"
@@ -60,7 +60,8 @@ def test_processes_know_of_each_other(seen: list[dict[str, Any]]):
         assert process["tensors"] == [3.0, 5.0]
         assert process["tell"] == "by 0"
         assert process["first"] == {"made by": 0}
-        assert process["gather"] == [["rank", 0], ["rank", 1]]
+        assert process["gather"] == [["rank", 0], ["rank", 1, "rank", 1]]
+        assert process["whole"]
 
 
 def test_an_error_of_the_first_one_is_everybodys_and_told_once(seen: list[dict[str, Any]]):
@@ -110,6 +111,19 @@ def test_others_that_do_not_come_are_one_line(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(FailureError, match=f"did not meet at 127.0.0.1:{port} .*are all of them started") as caught:
         joined(CPU, timeout=0.5).__enter__()
     assert "\n" not in str(caught.value)
+
+
+def test_a_first_process_elsewhere_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    for name, value in zip(WORDS, ("0", "2", "0", "192.0.2.1", "29500"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(FailureError, match="MASTER_ADDR=192.0.2.1 is no address of .*, the first machine"):
+        joined(CPU, timeout=0.5).__enter__()
+
+
+@pytest.mark.parametrize(("length", "kind"), [(0, Any), (-1, Any), (2**26 + 1, Any), (2**62, Tensors)])
+def test_no_memory_is_taken_for_what_nobody_means(length: int, kind: Any):
+    with pytest.raises(FailureError, match=f"another process tells of {length} bytes, which it cannot mean"):
+        room(length, kind)
 
 
 def test_what_torch_raises_where_processes_meet_is_a_lost_one_unless_memory_is_full():
