@@ -17,8 +17,7 @@ from fixtures import FOLDER
 from fixtures.slow_rank import DELAY
 from fixtures.tiny_training import make_dataset, ringflow, running, spoken, wait_for
 from ringflow.models.file import load_model
-from ringflow.train.profile import Traffic
-from ringflow.train.profile_report import StepTable, read_table
+from ringflow.train.profile import StepTable, Traffic, read_table
 from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 

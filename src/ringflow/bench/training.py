@@ -45,7 +45,6 @@ from ringflow.train.device import (
     synchronize,
 )
 from ringflow.train.parallel import MeshPlace
-from ringflow.train.profile import Traffic
 from ringflow.train.settings import ComputeSettings, SourceSettings, TrainSettings
 from ringflow.train.step import TrainingStep
 from ringflow.train.world import ALONE, World, joined
@@ -292,6 +291,8 @@ def time_team(
 def _world_steps(
     settings: TrainSettings, num_elements: int, seconds: float, device: torch.device, world: World, apart: bool
 ) -> dict[str, Any]:
+    from ringflow.train.profile import Traffic  # which can draw, and other benchmarks need not
+
     torch.manual_seed(settings.seed)
     events_of_chunk = _TEAM_CHUNK_BATCHES * (settings.compute.batch_elements // num_elements)
     chunk = random_chunk(num_elements, events_of_chunk).to(device)

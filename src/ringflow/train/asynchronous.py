@@ -25,9 +25,8 @@ from ringflow.base.rundir import write_atomic
 from ringflow.train.batches import DataPosition, Feed, FixedShape, TrainingBatch
 from ringflow.train.checkpoint import TrainingState, restore, snapshot
 from ringflow.train.data import TrainingData
-from ringflow.train.device import choose_device
+from ringflow.train.device import Phases, choose_device
 from ringflow.train.parallel import MeshPlace
-from ringflow.train.profile import Phases
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep, rate_at
 from ringflow.train.trainer import Trainer, batch_memory_advice, diverged, make_feeds, make_model

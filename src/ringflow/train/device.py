@@ -1,4 +1,4 @@
-"""The machine: which device, how precise, compiled or not. The one module that knows kinds of accelerators.
+"""The machine: which device, how precise, compiled or not, and what takes its time. Alone it knows kinds of accelerators.
 
 Devices are chosen by name and used through interfaces that all of them share, so that a ROCm build of torch (whose device
 is called `cuda`), an Intel GPU (`xpu`) or a Gaudi (`hpu`) is used like any other.
@@ -12,7 +12,7 @@ import platform
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -205,3 +205,24 @@ def hardware(device: str) -> dict[str, Any]:
         name_of = getattr(torch.get_device_module(device), "get_device_name", None)
         described["accelerator"] = name_of() if name_of else device
     return described
+
+
+class Phases:
+    """What the time of a step goes into, see `profile`; this one is free, since nobody measures."""
+
+    def __call__(self, name: str) -> AbstractContextManager[None]:
+        """While the context is open, a process is in this phase; contexts may be within each other.
+
+        In an `idle` one all processes meet: it is opened by each when it is there, and ends when what they add up is known.
+        """
+        return nullcontext()
+
+    def handed_over(self, size: int) -> Callable[[], object]:
+        """Gradients of so many bytes begin to travel while the backward goes on; call what is returned when they are there."""
+        return lambda: None
+
+    def end_step(self, step: int, events: int) -> None:
+        """A step is done, and showed so many events to all processes together."""
+
+
+UNMEASURED = Phases()

@@ -29,8 +29,15 @@ from ringflow.elements.batch import ElementBatch
 from ringflow.models.attention import Layout
 from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import TrainingBatch
-from ringflow.train.device import accelerated, choose_precision, computing_in, random_states, set_random_states
-from ringflow.train.profile import UNMEASURED, Phases
+from ringflow.train.device import (
+    UNMEASURED,
+    Phases,
+    accelerated,
+    choose_precision,
+    computing_in,
+    random_states,
+    set_random_states,
+)
 from ringflow.train.settings import ComputeSettings, TrainSettings
 from ringflow.train.world import World, collective, lost_peer
 

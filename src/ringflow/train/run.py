@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,17 @@ from ringflow.train.checkpoint import refuse_other_settings
 from ringflow.train.data import describe_data, detector_name, fingerprint, open_training_data, require_data
 from ringflow.train.device import choose_device, hardware
 from ringflow.train.parallel import MeshPlace, require_spreadable
-from ringflow.train.profile import PROFILE_FOLDER, UNMEASURED, profiled
-from ringflow.train.runs import RUN_FILE, claimed, has_checkpoint, located, places_of, read_places, settings_of
+from ringflow.train.runs import (
+    PROFILE_FOLDER,
+    PROFILE_PAGE,
+    RUN_FILE,
+    claimed,
+    has_checkpoint,
+    located,
+    places_of,
+    read_places,
+    settings_of,
+)
 from ringflow.train.settings import TrainSettings
 from ringflow.train.trainer import Pace, Trainer
 from ringflow.train.validation import FOLLOWED, Validation, followed, plain
@@ -59,7 +68,7 @@ def train(settings: TrainSettings, out: Path, *, overwrite: bool = False, pace: 
         world.require_same({"version of the data": fingerprint(settings)})
         world.on_first(lambda: held.enter_context(_claimed(settings, out, overwrite, world.size)))
         result = _train(settings, out, device, world, pace)
-    page = out / PROFILE_FOLDER / "report.html"
+    page = out / PROFILE_FOLDER / PROFILE_PAGE
     profile = page if settings.profile and page.exists() else None
     return {"path": str(out), "device": str(device), "processes": world.size, "profile": profile, **result}
 
@@ -75,8 +84,13 @@ def _train(settings: TrainSettings, out: Path, device: torch.device, world: Worl
         rules = partial(_rules, settings, data.validate) if pace is None else dict
         if not together:
             return asynchronous.train(settings, data, out, world, rules)
-        with profiled(out, world, device, compute.strategy) if settings.profile else nullcontext(UNMEASURED) as phases:
-            return Trainer(settings, data, out, world, pace, rules).fit(phases)
+        trainer = Trainer(settings, data, out, world, pace, rules)
+        if not settings.profile:
+            return trainer.fit()
+        from ringflow.train.profile import profiled  # which can draw, and others need not
+
+        with profiled(out, world, device, compute.strategy) as phases:
+            return trainer.fit(phases)
 
 
 def resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> TrainSettings:

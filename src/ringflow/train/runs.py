@@ -26,6 +26,7 @@ from ringflow.data.manifest import manifest_hash
 from ringflow.train.settings import TrainSettings
 
 RUN_FILE, HISTORY_FILE, LAST_MODEL_FILE = "run.json", "history.jsonl", "last.safetensors"
+PROFILE_FOLDER, PROFILE_PAGE = "profile", "report.html"
 #: Settings that name files and folders: what they stand for counts, not where it lies.
 NAMED = ("data", "start", "detector")
 

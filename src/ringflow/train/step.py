@@ -25,10 +25,9 @@ from ringflow.models.attention import Layout
 from ringflow.models.kernel import redraw
 from ringflow.models.model import Model, Prediction
 from ringflow.train.batches import DataPosition, TrainingBatch, mixed_seed
-from ringflow.train.device import accelerated, choose_precision, computing_in, is_accelerator
+from ringflow.train.device import UNMEASURED, Phases, accelerated, choose_precision, computing_in, is_accelerator
 from ringflow.train.loss import losses, norms
 from ringflow.train.parallel import Loss, Spread, spread_over
-from ringflow.train.profile import UNMEASURED, Phases
 from ringflow.train.settings import LossSettings, OptimizerSettings, TrainSettings
 from ringflow.train.world import ALONE, World
 

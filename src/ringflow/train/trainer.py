@@ -45,8 +45,7 @@ from ringflow.train.checkpoint import (
     write_checkpoint,
 )
 from ringflow.train.data import TrainingData
-from ringflow.train.device import choose_device, memory_advice, peak_memory, undisturbed
-from ringflow.train.profile import UNMEASURED, Phases
+from ringflow.train.device import UNMEASURED, Phases, choose_device, memory_advice, peak_memory, undisturbed
 from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep, rate_at

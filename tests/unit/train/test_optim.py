@@ -12,8 +12,8 @@ from torch import nn
 
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
+from ringflow.train.device import UNMEASURED
 from ringflow.train.parallel import MeshPlace, Spread
-from ringflow.train.profile import UNMEASURED
 from ringflow.train.settings import OptimizerSettings
 from ringflow.train.step import Average, Lamb, make_optimizer, rate_at
 

@@ -25,11 +25,15 @@ from ringflow.train.profile import (
     Profiler,
     Span,
     StepRecord,
+    StepTable,
     Traffic,
     clock_offset,
+    read_table,
     split,
+    stragglers,
+    summarize,
+    write_report,
 )
-from ringflow.train.profile_report import StepTable, read_table, stragglers, summarize, write_report
 from ringflow.train.run import resolved
 from ringflow.train.settings import TrainSettings
 from ringflow.train.world import ALONE
@@ -166,7 +170,7 @@ def test_table_trace_and_summary_have_every_rank(tmp_path: Path):
     ]
     gathered = {list: by_rank}  # of steps; of clocks what is given
     pair = SimpleNamespace(size=2, rank=0, is_first=True, all_reduce=list)
-    pair.all_gather = lambda mine: gathered.get(type(mine), [mine, mine])
+    pair.all_gather = lambda mine, kind=None: gathered.get(type(mine), [mine, mine])
     profiler = Profiler(folder, pair, torch.device("cpu"), "replicate")  # type: ignore[arg-type]
     profiler._steps = by_rank[0]
     profiler.hand_in()
