@@ -20,7 +20,7 @@ from ringflow.tune.replay.campaign import replay_study
 from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.report import write_report
 from ringflow.tune.run import drive, trial_settings
-from ringflow.tune.schedulers import Decision
+from ringflow.tune.schedulers import SCHEDULERS, Decision
 from ringflow.tune.study import Study
 from ringflow.tune.worker import Order, Trouble
 
@@ -132,6 +132,35 @@ def test_a_trial_that_was_lost_is_started_again(
     assert len([order for order in executor.started if order.trial == 2]) == starts
     assert trial.reason == ("something happened" if failures else "")
     assert [other.state for other in record.trials if other is not trial] == ["complete"] * 7
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("finished", [True, False])
+def test_trials_that_failed_are_tried_again(tmp_path: Path, scheduler: str, finished: bool) -> None:
+    """With the same settings, under a new number, in any study; they are none of its trials."""
+
+    def mishap(order: Order) -> tuple[Trouble, str] | None:
+        return ("refused", "no memory") if order.trial in (2, 5) else None
+
+    folder = make_study(tmp_path, scheduler=scheduler, trials=20, most_workers=2, processes=2)
+    if finished:
+        assert len(drive_to_end(folder, MadeUpExecutor(mishap=mishap)).in_state("failed")) == 2
+    else:
+        with pytest.raises(FailureError, match="then `ringflow tune resume"):
+            drive_to_end(folder, MadeUpExecutor(mishap=lambda order: mishap(order) or once(9, "full")(order)))
+    study = Study(folder)
+    assert study.retry() == 2
+    assert Study(folder).retry() == 0, "they are tried again already"
+    study = Study(folder)
+    drive(study, MadeUpExecutor())
+    trials = study.record.trials
+    again = [trial for trial in trials if trial.retry_of is not None]
+    assert [trial.retry_of for trial in again] == [2, 5]
+    assert [trial.point for trial in again] == [trials[2].point, trials[5].point]
+    assert {trial.state for trial in again} <= {"complete", "stopped"}
+    assert (len(trials), study.finished) == (22, True)
+    assert [trial.number for trial in study.record.in_state("failed")] == [2, 5]
+    assert Study(folder).record.trials == trials
 
 
 def test_a_diverged_trial_stops_and_counts_as_the_worst(tmp_path: Path) -> None:
