@@ -19,10 +19,18 @@ from ringflow.base.errors import RingflowError
 from ringflow.base.log import complain
 from ringflow.base.processes import wait_without_spinning
 from ringflow.cli.benchmarks import bench, scaling_model
-from ringflow.cli.inspection import display, explain, reproduce, trace, uncertainty
-from ringflow.cli.reconstruction import evaluate, export, reconstruct, serve
-from ringflow.cli.setup import config, demo, doctor, settings_class
-from ringflow.cli.simulation import calibrate, check, convert, simulate, validate
+from ringflow.cli.events import calibrate, check, convert, evaluate, export, reconstruct, serve, simulate, validate
+from ringflow.cli.inspection import (
+    config,
+    demo,
+    display,
+    doctor,
+    explain,
+    reproduce,
+    settings_class,
+    trace,
+    uncertainty,
+)
 from ringflow.cli.training import launch, perceptron, prune, train
 from ringflow.cli.tuning import tune
 from ringflow.launch.environment import adopt

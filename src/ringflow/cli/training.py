@@ -17,7 +17,7 @@ from ringflow.base.log import say
 from ringflow.base.options import Count, Flag, Json, Natural, Texts, about
 from ringflow.base.output import finish, print_json, show_or_print
 from ringflow.base.rundir import LOGS_FOLDER, SETTINGS_FILE, write_errors
-from ringflow.cli.names import KnownDataset, ModelName
+from ringflow.cli.events import KnownDataset, ModelName
 
 if TYPE_CHECKING:
     from ringflow.train.settings import TrainSettings
