@@ -66,7 +66,7 @@ def serve(model: Path | None, how: ServeOptions, ready: Callable[[dict[str, Any]
     if not how.name or not set(how.name) <= _NAME_LETTERS:
         raise UsageError(f"{how.name!r} is no name for a model; use letters, digits, dots, dashes and underscores")
     path, token = model_file(model), _token(how.token_file)
-    from ringflow.infer.serve.app import Access, Application, Limits
+    from ringflow.infer.serve.app import Access, Application, Limits, host_name
     from ringflow.infer.serve.served import BatchSettings
     from ringflow.infer.serve.server import ModelServer, address, bind
 
@@ -80,8 +80,8 @@ def serve(model: Path | None, how: ServeOptions, ready: Callable[[dict[str, Any]
         )
         limits = Limits(int(how.max_request_mb * 1e6), how.max_event_elements, how.timeout_s)
         url = address(taken)
-        names = {"localhost", socket.gethostname().lower(), how.host.lower(), *map(str.lower, how.allow_host)}
-        application = Application(served, batches, limits, Access(frozenset(names), token))
+        names = frozenset(map(host_name, ("localhost", socket.gethostname(), how.host, *how.allow_host)))
+        application = Application(served, batches, limits, Access(names, token))
         ModelServer(application, how.timeout_s, lambda: ready(_introduction(url, served))).run([taken])
 
 

@@ -31,8 +31,9 @@ from ringflow.infer.serve.protocol import VERSION, InferRequest, RequestError, V
 from ringflow.infer.serve.served import Batcher, BatchSettings, ServedModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")
-#: Bodies above this many bytes, and compressed ones, are taken apart in a thread: others need not wait for it.
-_PARSED_AT_ONCE = 64 << 10
+#: Bodies above this many bytes, and compressed ones, are taken apart in a thread, so that others need not wait for it;
+#: up to here they always fit into memory.
+_SMALL = 64 << 10
 #: So many bodies of the largest size are held at a time.
 _LARGEST_BODIES = 16
 #: Bytes of a refused body that are read and thrown away, so that the client gets to reading why.
@@ -62,16 +63,16 @@ class Limits:
 class Access:
     """Who may ask. A page of another site can make a browser ask, under a name of that site which leads here."""
 
-    hosts: frozenset[str] = frozenset("*")  # names of this server, lower case; addresses are always taken
+    hosts: frozenset[str] = frozenset("*")  # names of this server as `host_name` makes them; addresses are always taken
     token: str | None = None
 
     def refusal(self, method: str, path: str, headers: Headers) -> RequestError | None:
-        """Why a request is not answered, as far as its head tells."""
-        host = headers.get("host", "")
-        if "*" not in self.hosts and host and (name := _host_name(host)) not in self.hosts and not _is_address(name):
+        """Why a request is not answered, as far as its head tells. What has no Host is of no browser."""
+        host = headers.get("host", "").lower()
+        if "*" not in self.hosts and host and (name := host_name(host)) not in self.hosts and not _is_address(name):
             return RequestError(f"host {shown(name)} is no name of this server; see --allow-host", 421)
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
+        foreign = origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}")
         if method != "GET" and (foreign or site not in ("none", "same-origin")):
             return RequestError("requests from pages of other sites are not answered", 403)
         if self.token is not None and path not in _OPEN_PATHS:
@@ -81,10 +82,9 @@ class Access:
         return None
 
 
-def _host_name(host: str) -> str:
-    """The Host of a request without its port."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return name.strip("[]").rstrip(".").lower()
+def host_name(host: str) -> str:
+    """The name in a Host without port, brackets, and the dot at the end of a name that is complete."""
+    return re.sub(r":\d*$", "", host).strip("[]").removesuffix(".").lower()
 
 
 def _is_address(name: str) -> bool:
@@ -109,16 +109,15 @@ class Application:
         self._is_ready = True
         errors: dict[Any, Any] = {HTTPException: _http_error, Exception: _internal_error}
         self._routed = Starlette(routes=self._routes(), exception_handlers=errors, lifespan=self._lifespan)
+        self._routed.router.redirect_slashes = False  # an address is what it is, and Host is nothing to send others to
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer whoever may ask; of others nothing but the head is read."""
+        """Answer whoever may ask; others at once, after which their bodies are thrown away."""
         app: Any = self._routed
         if scope["type"] == "http":
             refusal = self._access.refusal(scope["method"], scope["path"], Headers(scope=scope))
             if refusal is not None:
-                headers = {"Connection": "close"} | (
-                    {"WWW-Authenticate": "Bearer"} if refusal.status_code == 401 else {}
-                )
+                headers = {"WWW-Authenticate": "Bearer"} if refusal.status_code == 401 else None
                 app = JSONResponse({"error": refusal.detail}, refusal.status_code, headers)
         await app(scope, receive, send)
 
@@ -200,21 +199,22 @@ class Application:
         body, headers = b"".join(parts), {"Vary": "Accept-Encoding"}
         if json_size is not None:
             headers["Inference-Header-Content-Length"] = str(json_size)
-        if len(body) >= _COMPRESSED_FROM and _takes_gzip(request.headers.get("accept-encoding", "")):
+        if len(body) >= _COMPRESSED_FROM and _takes_gzip(",".join(request.headers.getlist("accept-encoding"))):
             headers["Content-Encoding"] = "gzip"
-            body = await asyncio.get_running_loop().run_in_executor(self._parser, partial(gzip.compress, body, 1))
+            body = await asyncio.to_thread(gzip.compress, body, 1, mtime=0)  # not behind what is parsed
         media_type = "application/json" if json_size is None else "application/octet-stream"
         return Response(body, headers=headers, media_type=media_type)
 
     def _hold(self, request: Request, amount: int) -> None:
-        """Count bytes that are held for a request; what does not fit is refused until others are done."""
-        if sum(self._held.values()) + amount > _LARGEST_BODIES * self._limits.max_request_bytes:
+        """Count bytes that are held for a request; a large one that does not fit is refused until others are done."""
+        own = self._held.get(request, 0) + amount
+        if own > _SMALL and sum(self._held.values()) + amount > _LARGEST_BODIES * self._limits.max_request_bytes:
             raise RequestError("the server holds as many requests as fit into its memory; try again", 503)
-        self._held[request] = self._held.get(request, 0) + amount
+        self._held[request] = own
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request) -> bytearray:
         """A body that is not too large and arrives in time; nothing is kept of one that is too large."""
-        most, chunks, size = self._limits.max_request_bytes, list[bytes](), 0
+        most, body, size = self._limits.max_request_bytes, bytearray(), 0
         too_large = RequestError(f"the body is larger than the {most} bytes that this server takes", 413)
         announced = request.headers.get("content-length", "0")
         fits = announced.isdecimal() and len(announced) < 20 and int(announced) <= most
@@ -227,27 +227,27 @@ class Application:
                     fits = fits and size <= most
                     if fits:
                         self._hold(request, len(chunk))
-                        chunks.append(chunk)
+                        body += chunk
                         continue
-                    chunks.clear()
+                    body.clear()
                     if size >= most + _DISCARDED:
                         break
         except TimeoutError:
             raise RequestError(f"the body did not arrive within {self._limits.timeout:g} s", 408) from None
         if not fits:
             raise too_large
-        return b"".join(chunks)
+        return body
 
-    async def _parsed(self, body: bytes, request: Request) -> InferRequest:
+    async def _parsed(self, body: bytearray, request: Request) -> InferRequest:
         encoding = request.headers.get("content-encoding", "")
         work = partial(self._parse, body, encoding, request.headers.get("inference-header-content-length"))
-        if not encoding and len(body) <= _PARSED_AT_ONCE:
+        if not encoding and len(body) <= _SMALL:
             return work()
         if encoding:
             self._hold(request, self._limits.max_request_bytes)
         return await asyncio.get_running_loop().run_in_executor(self._parser, work)
 
-    def _parse(self, body: bytes, encoding: str, header_length: str | None) -> InferRequest:
+    def _parse(self, body: bytearray, encoding: str, header_length: str | None) -> InferRequest:
         plain = decompress(body, encoding, self._limits.max_request_bytes)
         outputs = [spec.name for spec in self._model.outputs]
         asked = parse(plain, header_length, self._model.inputs, outputs, self._limits.max_event_elements)

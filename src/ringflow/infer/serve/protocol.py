@@ -25,7 +25,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "INT64": np.dtyp
 #: Versions of the model that can be asked for.
 VERSION = "1"
 _EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
-#: Commas, lists and objects of a request beside the values of its event.
+#: Commas, lists, objects and their keys of a request beside the values of its event.
 _SPARE = 4096
 _COUNTED_AT_ONCE = 1 << 20
 
@@ -99,7 +99,7 @@ class _Body(_Strict):
     parameters: _Parameters = _Parameters()
 
 
-def decompress(body: bytes, encoding: str, most: int) -> bytes:
+def decompress(body: bytes | bytearray, encoding: str, most: int) -> bytes | bytearray:
     """A body as it was before its content encoding, of `most` bytes at most."""
     if encoding in ("", "identity"):
         return body
@@ -118,7 +118,11 @@ def decompress(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def parse(
-    body: bytes, header_length: str | None, inputs: Sequence[TensorSpec], outputs: Sequence[str], most_rows: int
+    body: bytes | bytearray,
+    header_length: str | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    most_rows: int,
 ) -> InferRequest:
     """The request in a body, if it is one for a model with these inputs and outputs."""
     length = str(len(body)) if header_length is None else header_length
@@ -131,7 +135,8 @@ def parse(
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, wrong["loc"])) or "the request"
-        raise RequestError(f"{where}: {wrong['msg'][:150]}, not {shown(wrong['input'])}") from None
+        found = "" if wrong["type"] == "json_invalid" else f", not {shown(wrong['input'])}"
+        raise RequestError(f"{where}: {wrong['msg'][:150]}{found}") from None
     taken = [spec.name for spec in inputs]
     given, wanted = _named("inputs", asked.inputs, taken), _named("outputs", asked.outputs, outputs)
     if missing := [name for name in taken if name not in given]:
@@ -152,8 +157,8 @@ def parse(
 
 def _require_bounded(text: memoryview, rows: int, columns: int) -> None:
     """Refuse JSON of more parts than the largest event has: objects take many times the bytes that they are written in."""
-    counts = dict.fromkeys((b",", b"[", b"{"), 0)
-    most = {b",": rows * columns + _SPARE, b"[": rows + _SPARE, b"{": _SPARE}
+    most = {b",": rows * columns + _SPARE, b"[": rows + _SPARE, b"{": _SPARE, b":": _SPARE}
+    counts = dict.fromkeys(most, 0)
     for first in range(0, len(text), _COUNTED_AT_ONCE):
         part = np.frombuffer(text[first : first + _COUNTED_AT_ONCE], np.uint8)
         for letter in counts:

@@ -13,7 +13,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -59,16 +59,54 @@ def address(taken: socket.socket) -> str:
 
 
 class Connection(H11Protocol):
-    """One whose errors are objects of JSON also where a request is not even HTTP."""
+    """One whose errors are objects of JSON also where a request is not even HTTP, and that knows whether it is of use."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, in place of others where there are too many."""
+        super().connection_made(transport)
+        self.since = time.monotonic()
+        make_room(self.connections, self)
+
+    def on_response_complete(self) -> None:
+        """Note since when nothing is asked."""
+        self.since = time.monotonic()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say what is wrong, and hang up."""
-        body = json.dumps({"error": msg}).encode()
-        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-        answer = h11.Response(status_code=400, headers=list(headers.items()), reason=b"Bad Request")
-        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        """Say what is wrong, unless an answer was begun, and hang up."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": msg}).encode()
+            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            answer = h11.Response(status_code=400, headers=list(headers.items()), reason=b"Bad Request")
+            for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    @property
+    def asks(self) -> bool:
+        """Whether a request is under way."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def has_no_head(self) -> bool:
+        """Whether a head is expected: neither is a request under way, nor is it idle since the last one."""
+        return not self.asks and self.timeout_keep_alive_task is None
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether an answer waits to be read. A connection that is closed ends when everything is, which may be never."""
+        return self.flow.write_paused or self.transport.is_closing()
+
+
+def make_room(connections: Iterable[Any], newest: Connection | None = None) -> bool:
+    """End those that asked nothing for longest, but the newest, where there are too many; false if too many ask."""
+    there = [one for one in connections if not one.transport.is_closing()]
+    if (excess := len(there) - MOST_CONNECTIONS) <= 0:
+        return True
+    silent = sorted((one for one in there if not one.asks and one is not newest), key=lambda one: one.since)
+    for one in silent[:excess]:
+        one.transport.abort()
+    return len(silent) >= excess
 
 
 class ModelServer(uvicorn.Server):
@@ -97,23 +135,13 @@ class ModelServer(uvicorn.Server):
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: Any = self._application.asgi
-        if scope["type"] == "http" and len(self.server_state.connections) > MOST_CONNECTIONS and not self._leave_idle():
+        if scope["type"] == "http" and not make_room(self.server_state.connections):
             headers = {"Retry-After": "1", "Connection": "close"}
             app = JSONResponse({"error": "as many clients are connected as may be; try again"}, 503, headers)
         await app(scope, receive, send)
 
-    def _leave_idle(self) -> bool:
-        """End the connection that was idle for longest, to make room; false if all of them ask."""
-        connections: list[Any] = list(self.server_state.connections)
-        idle = [one for one in connections if one.timeout_keep_alive_task and not one.transport.is_closing()]
-        if not idle:
-            return False
-        min(idle, key=lambda one: one.timeout_keep_alive_task.when()).timeout_keep_alive_handler()
-        return True
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
-        asyncio.get_running_loop().set_exception_handler(_unless_of_protocol)
         await super().startup(sockets)
         self._watch = asyncio.create_task(self._leave_the_slow())
         self._ready()
@@ -125,16 +153,13 @@ class ModelServer(uvicorn.Server):
         self._watch.cancel()
 
     async def _leave_the_slow(self) -> None:
-        """End connections whose head, or the reading of whose answer, takes too long; the application limits bodies.
-
-        Where there are too many, those that ask nothing go at once.
-        """
+        """End connections whose head, or the reading of whose answer, takes too long; the application limits bodies."""
         since: dict[tuple[Any, Any, bool], float] = {}
+        head_seconds = min(self._timeout, _HEAD_SECONDS)
         while True:
             now = time.monotonic()
-            connections: list[Any] = list(self.server_state.connections)  # of h11
-            head_seconds = min(self._timeout, _HEAD_SECONDS) if len(connections) <= MOST_CONNECTIONS else 0.0
-            waits = [(one, one.cycle, _is_unread(one)) for one in connections if _is_unread(one) or _has_no_head(one)]
+            connections: list[Any] = list(self.server_state.connections)  # each is a `Connection`
+            waits = [(one, one.cycle, one.is_unread) for one in connections if one.is_unread or one.has_no_head]
             since = {wait: since.get(wait, now) for wait in waits}
             for (connection, _, unread), begun in since.items():
                 if now - begun >= (self._timeout if unread else head_seconds):
@@ -151,20 +176,3 @@ class ModelServer(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + sig)
         self.stop()
-
-
-def _is_unread(connection: Any) -> bool:
-    """Whether an answer waits to be read. A connection that is closed ends when everything is, which may be never."""
-    return bool(connection.flow.write_paused or connection.transport.is_closing())
-
-
-def _has_no_head(connection: Any) -> bool:
-    """Whether a head is expected: neither is a request under way, nor is it idle since the last one."""
-    under_way = connection.cycle is not None and not connection.cycle.response_complete
-    return not under_way and connection.timeout_keep_alive_task is None
-
-
-def _unless_of_protocol(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A client that sends nonsense after its answer is no trouble of ours: uvicorn fails to answer once more."""
-    if not isinstance(context.get("exception"), h11.ProtocolError):
-        loop.default_exception_handler(context)

@@ -68,6 +68,27 @@ def test_wrong_words(command: Callable[..., Any], words: list[str], code: int, m
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("never_serves")
+@pytest.mark.parametrize("content", [b"", b"\n", b"short", b"two lines of\na-token-that-is-long", b"\xff" * 20, None])
+def test_a_file_that_holds_no_token(command: Callable[..., Any], tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "token"
+    file.mkdir() if content is None else file.write_bytes(content)
+    done = command("serve", "--token-file", file, "--port", 0)
+    assert done.code in (1, 2)
+    assert len(done.stderr.splitlines()) == 1
+    assert str(file) in done.stderr
+    assert "two" not in done.stderr
+
+
+@pytest.mark.usefixtures("never_serves")
+def test_a_token_of_nothing_is_none(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGFLOW_SERVE_TOKEN", "")
+    done = command("serve", "--port", 0)
+    assert (done.code, "RINGFLOW_SERVE_TOKEN holds no token" in done.stderr) == (2, True)
+    done = command("serve", "--token", "on-the-command-line", "--port", 0)  # where others would see it
+    assert done.code == 2
+
+
 def test_a_file_that_is_no_model(command: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("model.onnx", "model.safetensors"):
         (tmp_path / name).write_text("not a model")

@@ -7,7 +7,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -95,6 +95,8 @@ def test_noise_after_the_answer(server: Running, capfd: pytest.CaptureFixture[st
         ("GET /v2/models/ringflow/versions/9", 404),
         ("DELETE /v2", 405),
         ("POST /v2/models/%00%ff/infer", 404),
+        ("GET /v2/", 404),
+        ("GET http://evil.example/v2", 404),
     ],
 )
 def test_paths_that_are_not_there(server: Running, request_line: str, status: int) -> None:
@@ -105,7 +107,7 @@ def test_paths_that_are_not_there(server: Running, request_line: str, status: in
 
 def test_bodies_that_lie(server: Running, event: Event) -> None:
     body, size = request_body(event)
-    deep = post(b'{"inputs":' + b"[" * 90_000)
+    deep = post(b'{"inputs":' + b"[" * 900)
     lies = (
         post(body, size + 1),
         post(body, -1),
@@ -152,6 +154,21 @@ def test_a_head_or_tail_without_end(served: ServedModel, begin: bytes) -> None:
         connection.sendall(begin)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):  # the server reads no more
             connection.sendall(bytes([ord("y")]) * 20_000_000)
+
+
+def test_bodies_of_too_many_parts(served: ServedModel) -> None:
+    """They take no time and no memory, however many there are in a body of the size that is allowed."""
+    many = 1_500_000
+    bodies = (
+        b'{"inputs": [' + b"{}," * many + b"{}]}",
+        b"[" * many + b"]" * many,
+        b'{"inputs": {' + b'"a":0,' * many + b'"a":0}}',
+        b'{"inputs": [' + b"0," * many + b"0]}",
+    )
+    with running(served) as roomy:
+        for body in bodies:
+            status, said = status_and_json(roomy.say(post(body)))
+            assert (status, "; send values as binary tensors" in said["error"]) == (413, True)
 
 
 def test_a_slow_head(server: Running) -> None:
@@ -234,16 +251,20 @@ def test_pipelined_requests_are_answered_in_order(server: Running, event: Event)
 
 def test_too_many_clients(served: ServedModel, event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 3)
+    begun = post(b"{", None, ["Content-Length: 9"])
     with running(served) as small:
         held = [small.connect() for _ in range(3)]
+        for connection in held:
+            connection.sendall(begun)
+        small.wait_until(lambda: sum(one.asks for one in small.server.server_state.connections) == 3)
         refused = small.say(post(*request_body(event)))
         status, said = status_and_json(refused)
         assert b"retry-after: 1\r\n" in refused.lower()
         assert (status, "as many clients are connected as may be" in said["error"]) == (503, True)
-        with small.connect():
-            for connection in held:  # who asks nothing goes first
-                assert until_closed(connection) == b""
-                connection.close()
+        for connection in held:
+            connection.sendall(b"}" * 8)
+            assert until_closed(connection).startswith(b"HTTP/1.1 400")
+            connection.close()
         small.wait_until(lambda: small.connections == 0)
         assert status_and_json(small.say(post(*request_body(event))))[0] == 200
 
@@ -259,3 +280,20 @@ def test_idle_clients_give_way(served: ServedModel, monkeypatch: pytest.MonkeyPa
         assert until_closed(first) == b""  # idle for longest
         second.sendall(asked)
         assert second.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_silent_clients_give_way(served: ServedModel, event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are silent for longest, and at once: none of the others waits until heads take too long."""
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 3)
+    with running(served) as small, ExitStack() as open_ones:
+        silent = [open_ones.enter_context(small.connect()) for _ in range(2)]
+        small.wait_until(lambda: small.connections == 2)
+        begun = open_ones.enter_context(small.connect())
+        begun.sendall(b"GET /v2/health/live HTTP/1.1\r\n")
+        small.wait_until(lambda: small.connections == 3)
+        for connection in silent:
+            assert status_and_json(small.say(post(*request_body(event))))[0] == 200
+            open_ones.enter_context(small.connect())
+            assert until_closed(connection) == b""
+        begun.sendall(b"Host: test\r\n\r\n")
+        assert begun.recv(1 << 16).startswith(b"HTTP/1.1 200")

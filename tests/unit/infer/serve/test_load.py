@@ -131,15 +131,18 @@ def test_one_that_breaks_harms_no_other(gated: Gated, events: list[Event], capsy
 def test_bodies_together_have_a_limit(gated: Gated, events: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "_LARGEST_BODIES", 1)
     body, size = request_body(events[0])
+    monkeypatch.setattr(app, "_SMALL", len(body) - 1)
     limits = Limits(max_request_bytes=len(body) + 100, timeout=PATIENCE)
-    with ThreadPoolExecutor(1) as pool, running(gated.served, limits=limits) as server:
+    with ThreadPoolExecutor(2) as pool, running(gated.served, limits=limits) as server:
         first = pool.submit(server.say, post(body, size))
         gated.wait_until_computing()
         status, said = status_and_json(server.say(post(body, size)))
         assert (status, "as fit into its memory" in said["error"]) == (503, True)
+        monkeypatch.setattr(app, "_SMALL", len(body))
+        small = pool.submit(server.say, post(body, size))
+        server.wait_until(lambda: waiting(server) == 1)
         gated.gate.set()
-        assert status_and_json(first.result(PATIENCE))[0] == 200
-        assert status_and_json(server.say(post(body, size)))[0] == 200
+        assert [status_and_json(one.result(PATIENCE))[0] for one in (first, small)] == [200, 200]
 
 
 def test_a_stop_answers_what_was_accepted(gated: Gated, events: list[Event]) -> None:
