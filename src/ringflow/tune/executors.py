@@ -32,7 +32,7 @@ from ringflow.base.processes import usable_cores, wait_without_spinning
 from ringflow.base.rundir import write_errors
 from ringflow.launch.frameworks import framework, one_line
 from ringflow.launch.slurm import ENDED, Job, ask, beginning, submit
-from ringflow.tune.worker import LOCK_FILE, STOP_FILE, Channel, Message, Order, Worker, work_folder
+from ringflow.tune.worker import LOCK_FILE, STOP_FILE, Channel, Message, Order, Worker, read_message, work_folder
 
 #: Workers in a row that end without having begun anything, until it is no use to start more.
 _MOST_IN_VAIN = 3
@@ -154,11 +154,11 @@ class Executor(ABC):
         """What a worker said, and what it means if it has ended meanwhile."""
         messages: list[Message] = []
         while (words := worker.channel.receive()) is not None:
-            if words["kind"] == "ready":
+            if words.get("kind") == "ready":
                 worker.ready = True
             elif worker.order is not None:
-                messages.append(Message(trial=worker.order.trial, **words))
-            if words["kind"] == "begun":
+                messages.append(read_message(worker.order.trial, words))
+            if words.get("kind") == "begun":
                 worker.begun = worker.served = True
                 self._in_vain = 0
         ended = messages[-1] if messages and messages[-1].kind == "ended" else None

@@ -382,7 +382,7 @@ def _read_json(path: Path, *, optional: bool = False) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {' '.join(str(error).split())}") from None
 
 

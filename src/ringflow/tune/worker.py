@@ -29,9 +29,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from ringflow.base.errors import DiskFullError, DivergenceError, RingflowError, StoppedError, UsageError
+from ringflow.base.errors import DiskFullError, DivergenceError, InputFileError, RingflowError, StoppedError, UsageError
 from ringflow.base.log import complain
 from ringflow.base.processes import wait_without_spinning
 from ringflow.base.rundir import write_errors
@@ -80,6 +80,17 @@ class Message(NamedTuple):
     reason: str = ""
 
 
+_MESSAGE = TypeAdapter(Message)
+
+
+def read_message(trial: int, words: Mapping[str, Any]) -> Message:
+    """What a worker said of its trial."""
+    try:
+        return _MESSAGE.validate_python({**words, "trial": trial})
+    except ValidationError:
+        raise InputFileError(f"a worker said {str(words)[:80]!r} of trial {trial}, which is no message") from None
+
+
 class Channel:
     """One end of a conversation through files in a folder, which may be on a network."""
 
@@ -113,9 +124,13 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         if path.name not in os.listdir(path.parent):  # which sees what a network file system believes to be missing
             return None
-        words: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        words = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except (ValueError, RecursionError):
+        words = None
+    if not isinstance(words, dict):
+        raise InputFileError(f"{path} is no message of a study; leave its folder work/ alone, and resume the study")
     return words
 
 
