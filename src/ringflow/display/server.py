@@ -1,7 +1,8 @@
 """A small server for the page: on this machine only, and for nothing but the page and its events.
 
 It answers GET and HEAD for a fixed table of paths; whatever else is asked, how badly it may be asked, is refused with a line
-of text. A request for another host name is refused too, so that no web site can read events through the reader's browser.
+of text. So is a request under another host name or by a page of another site: no web site can read events through the
+reader's browser, or have them computed.
 """
 
 from __future__ import annotations
@@ -132,17 +133,28 @@ def open_server(answers: Answers, port: int) -> ThreadingHTTPServer:
         error_content_type = _TEXT
 
         def do_GET(self) -> None:
-            port = self.connection.getsockname()[1]
-            if self.headers.get_all("Host") in [[f"{name}:{port}"] for name in (HOST, "localhost")]:
-                status, kind, content = answers.get(self.path.partition("?")[0])
+            port, path = self.connection.getsockname()[1], self.path.partition("?")[0]
+            hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
+            host, origin = self.headers.get_all("Host", []), self.headers.get("Origin")
+            own = origin in (None, *(f"http://{one}" for one in host))
+            if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+                own = own and path == "/"  # a link may lead here
+            if own and len(host) == 1 and host[0] in hosts:
+                status, kind, content = answers.get(path)
             else:
                 status, kind, content = HTTPStatus.FORBIDDEN, _TEXT, b"this server is for this machine only\n"
             self.send_response(status)
-            for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **_HEADERS}.items():
-                self.send_header(name, value)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if self.command == "GET":
                 self.wfile.write(content)
+
+        def end_headers(self) -> None:
+            """Those of every answer, errors too."""
+            for name, value in _HEADERS.items():
+                self.send_header(name, value)
+            super().end_headers()
 
         do_HEAD = do_GET  # noqa: N815
 

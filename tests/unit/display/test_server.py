@@ -78,7 +78,26 @@ def test_other_host_names_and_methods_are_refused(port: int) -> None:
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
         assert get(port, "/events.json", Host=host)[0] == 403
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "CONNECT"):
-        assert get(port, "/events.json", method)[0] == 501
+        status, headers, _ = get(port, "/events.json", method)
+        assert (status, headers["X-Content-Type-Options"]) == (501, "nosniff")
+
+
+@pytest.mark.parametrize(
+    ("headers", "path", "status"),
+    [
+        ({"Sec-Fetch-Site": "same-origin"}, "/scene/1.json", 200),
+        ({"Sec-Fetch-Site": "none"}, "/scene/1.json", 200),
+        ({"Sec-Fetch-Site": "cross-site"}, "/", 200),  # a link
+        ({"Sec-Fetch-Site": "cross-site"}, "/scene/1.json", 403),
+        ({"Sec-Fetch-Site": "same-site"}, "/ranking.json", 403),  # another port of this machine
+        ({"Origin": "http://127.0.0.1:{port}"}, "/scene/1.json", 200),
+        ({"Origin": "http://localhost:{port}"}, "/scene/1.json", 403),
+        ({"Origin": "https://evil.example"}, "/scene/1.json", 403),
+        ({"Origin": "null"}, "/", 403),
+    ],
+)
+def test_pages_of_other_sites_are_refused(port: int, headers: dict[str, str], path: str, status: int) -> None:
+    assert get(port, path, **{name: value.format(port=port) for name, value in headers.items()})[0] == status
 
 
 MALFORMED = {
