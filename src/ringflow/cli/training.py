@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from ringflow.base.options import Count, Flag, Json, Natural, Texts, about
 from ringflow.base.output import finish, print_json, show_or_print
 from ringflow.base.rundir import LOGS_FOLDER, SETTINGS_FILE, write_errors
 from ringflow.cli.events import KnownDataset, ModelName
+from ringflow.launch.environment import with_restarts
 
 if TYPE_CHECKING:
     from ringflow.train.settings import TrainSettings
@@ -146,7 +148,7 @@ def local(*words: Words, workers: Workers = 2, restarts: Restarts = 0, as_json: 
     """
     from ringflow.launch.local import run
 
-    return run(_checked(words, as_json), workers, restarts)
+    return with_restarts(partial(run, _checked(words, as_json), workers), restarts)
 
 
 @launch.command
@@ -172,7 +174,7 @@ def spark(
     """
     from ringflow.launch.spark import run
 
-    return run(_checked(words, as_json), workers, master, restarts)
+    return with_restarts(partial(run, _checked(words, as_json), workers, master), restarts)
 
 
 @launch.command
@@ -189,7 +191,7 @@ def mpi(
     """
     from ringflow.launch.mpi import run
 
-    return run(_checked(words, as_json), workers, hosts, restarts)
+    return with_restarts(partial(run, _checked(words, as_json), workers, hosts), restarts)
 
 
 @launch.command

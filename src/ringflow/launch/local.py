@@ -8,7 +8,7 @@ import signal
 import tempfile
 from collections.abc import Sequence
 
-from ringflow.launch.environment import STOPPED, changed, killed, with_restarts
+from ringflow.launch.environment import STOPPED, changed, killed
 
 _VARIABLES = {
     # Torchrun opens no store for the processes: the first of them does, on loopback.
@@ -17,15 +17,8 @@ _VARIABLES = {
 }
 
 
-def run(words: Sequence[str], workers: int, restarts: int = 0) -> int:
-    """Run a ringflow command in several processes; its exit code. What is wrong the command says itself.
-
-    If one dies, all are started again up to `restarts` times.
-    """
-    return with_restarts(lambda: _run(words, workers), restarts)
-
-
-def _run(words: Sequence[str], workers: int) -> int:
+def run(words: Sequence[str], workers: int) -> int:
+    """Run a ringflow command in several processes; its exit code. What is wrong the command says itself."""
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.launch.environment import OURS, QUIET, free_port, killed, loopback_variables, require_free, with_restarts
+from ringflow.launch.environment import OURS, QUIET, free_port, killed, loopback_variables, require_free
 
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(:(?P<slots>[1-9]\d*))?", re.ASCII)
 #: What MPICH and its relatives say about a process that was killed; Open MPI adds 128 to the number instead.
@@ -52,27 +52,15 @@ def command(words: Sequence[str], workers: int, hosts: Sequence[str] = ()) -> li
     return [*start, sys.executable, "-m", "ringflow.cli", *words]
 
 
-def run(words: Sequence[str], workers: int, hosts: Sequence[str] = (), restarts: int = 0) -> int:
-    """Run a ringflow command in several processes; its exit code. `hosts` are where they run, this machine unless given.
-
-    If one dies, all are started again up to `restarts` times.
-    """
+def run(words: Sequence[str], workers: int, hosts: Sequence[str] = ()) -> int:
+    """Run a ringflow command in several processes; its exit code. `hosts` are where they run, this machine unless given."""
     start = command(words, workers, hosts)
     first = _slots(workers, hosts)[0][0] if hosts else "127.0.0.1"
     left = {name: value for name, value in os.environ.items() if name not in OURS}
-
-    def once() -> int:
-        meeting = {"MASTER_ADDR": first, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-        return _run(start, {**meeting, **QUIET, **loopback_variables(first), **left})
-
     if "MASTER_PORT" in left and not hosts:
         require_free(left["MASTER_PORT"])
-
-    return with_restarts(once, restarts)
-
-
-def _run(start: Sequence[str], environment: dict[str, str]) -> int:
-    with _started(start, environment) as process:
+    meeting = {"MASTER_ADDR": first, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    with _started(start, {**meeting, **QUIET, **loopback_variables(first), **left}) as process:
         said, _ = process.communicate()
     code = process.returncode
     if code == 0:

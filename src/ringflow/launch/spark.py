@@ -45,7 +45,6 @@ from ringflow.launch.environment import (
     loopback_variables,
     meeting_store,
     run_here,
-    with_restarts,
 )
 from ringflow.launch.frameworks import framework, one_line, require_answer, split_address
 
@@ -187,21 +186,14 @@ class Ended(NamedTuple):
     stopped: bool = False  # because another had failed
 
 
-def run(words: Sequence[str], workers: int, master: str | None = None, restarts: int = 0) -> int:
-    """Run a ringflow command in several processes; its exit code. What is wrong the command says itself.
-
-    If one dies, all are started again up to `restarts` times.
-    """
-
-    def once() -> int:
-        ended = _distribute(list(words), b"", workers, master)
-        if failed := first_failure(ended):
-            return failed.code
-        sys.stdout.write(ended[0].answer.decode())
-        sys.stdout.flush()
-        return 0
-
-    return with_restarts(once, restarts)
+def run(words: Sequence[str], workers: int, master: str | None = None) -> int:
+    """Run a ringflow command in several processes; its exit code. What is wrong the command says itself."""
+    ended = _distribute(list(words), b"", workers, master)
+    if failed := first_failure(ended):
+        return failed.code
+    sys.stdout.write(ended[0].answer.decode())
+    sys.stdout.flush()
+    return 0
 
 
 def run_function(

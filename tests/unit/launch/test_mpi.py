@@ -102,11 +102,11 @@ def test_what_the_command_said_itself_is_not_said_again(code: int, tools: Tools,
     assert mpi.run(["train"], 2) == code
 
 
-def test_it_is_started_again(tools: Tools, python: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_started_again(tools: Tools, python: str, tmp_path: Path, command: Callable[..., Any]) -> None:
     count = tmp_path / "count"
     make_mpiexec(tools, VERSIONS["mpich"], f'echo x >> {count}; [ "$(cat {count})" = "$(printf "x\\nx")" ] || exit 9')
-    assert mpi.run(["train"], 2, restarts=3) == 0
-    assert capsys.readouterr().err.splitlines() == ["ringflow: starting again, 1 of 3"]
+    done = command("launch", "mpi", "--restarts", 3, "--", "train")
+    assert (done.code, done.stderr) == (0, "ringflow: starting again, 1 of 3\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
