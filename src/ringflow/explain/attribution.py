@@ -39,7 +39,8 @@ from ringflow.models.attention import Block, Layout
 from ringflow.models.file import LoadedModel
 from ringflow.models.model import CHARGES, MOMENTUM, Model, Prediction, decide, possible_classes
 
-Floats, Doubles = npt.NDArray[np.float32], npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Rows = TypeVar("Rows", bound=tuple[Tensor, ...])
 
 #: Numbers that captum keeps per table, so that memory stays small.
