@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,20 +23,28 @@ METRICS_FILE = "metrics.json"
 STUDY_FILE, ORIGIN_FILE, TRIALS_FOLDER = "study.toml", "origin.json", "trials"
 #: What a job of a cluster says goes there; it is opened before the command starts, and stays when the rest is replaced.
 LOGS_FOLDER = "logs"
-#: The first file in a folder and the last to go: what is killed before it writes anything else finds its folder again. It is
-#: locked while a command writes there.
+#: The first file in a folder and the last to go: what is killed before it writes anything else finds its folder again, by the
+#: marks that it holds. It is locked while a command writes there.
 MARK_FILE = ".ringflow"
 
 _TEMPORARY_SUFFIX = ".part"
+#: Tells the writers of one process apart.
+_WRITTEN = itertools.count()
 
-_REASONS = {
+#: What a disk says of itself, and what to do about it.
+DISK_TROUBLES = {
     errno.ENOSPC: "the disk is full; free some space and run it again",
     errno.EDQUOT: "the disk quota is used up; free some space and run it again",
+    errno.EIO: "the disk reports an error; look after it, or choose another folder",
+}
+_REASONS = {
+    **DISK_TROUBLES,
     errno.EACCES: "no permission to write; choose another folder",
     errno.EPERM: "no permission to write; choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.ENOTDIR: "part of the path is a file; choose another folder",
     errno.EEXIST: "part of the path is a file; choose another folder",
+    errno.ENOTEMPTY: "another command was there first; choose another folder",
     errno.ENOENT: "the place does not exist and cannot be made; choose another folder",
 }
 
@@ -51,15 +61,19 @@ def prepared(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite
 
     What an interrupted writer left half-written is removed; `overwrite` empties the folder first.
     """
+    kind, marked = " ".join(marks), folder / MARK_FILE
     with write_errors(folder):
         if folder.exists():
             if not folder.is_dir():
                 raise UsageError(f"{folder} is a file, not a folder; choose another output folder")
-            found = [path.name for path in folder.iterdir() if path.name != LOGS_FOLDER]
-            if found and not any((folder / mark).exists() for mark in (MARK_FILE, *marks)):
+            others = [path.name for path in folder.iterdir() if path.name not in (LOGS_FOLDER, MARK_FILE, *marks)]
+            ours = any((folder / mark).exists() for mark in marks) or (
+                marked.is_file() and marked.read_text(encoding="utf-8", errors="replace") == kind
+            )
+            if others and not ours:
                 raise UsageError(f"{folder} holds files that ringflow did not make; choose another output folder")
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / MARK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(marked, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when its holder dies
@@ -68,6 +82,8 @@ def prepared(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite
         except OSError:
             pass  # a file system without locks: whoever uses it takes care
         with write_errors(folder):
+            os.pwrite(lock, kind.encode(), 0)
+            os.ftruncate(lock, len(kind.encode()))
             if overwrite:  # the marks first: what is left is not taken for what it was
                 kept = (LOGS_FOLDER, MARK_FILE)
                 for path in (*(folder / mark for mark in marks), *folder.iterdir()):
@@ -112,8 +128,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def temporary_folder(path: Path) -> Iterator[Path]:
-    """A folder for what is on its way to `path`, on the same disk; it is removed at the end, or by the next one."""
+def temporary_folder(place: Path | str) -> Iterator[Path]:
+    """A folder for what is on its way to a path, on the same disk, or for the work of this name, where the system has its
+    temporary files; it is removed at the end, or by the next one."""
+    path = place if isinstance(place, Path) else Path(tempfile.gettempdir(), f"ringflow-{place}")
     with write_errors(path):
         folder = temporary_beside(path)
         folder.mkdir(parents=True)
@@ -128,10 +146,11 @@ def temporary_beside(path: Path) -> Path:
     start, end = f".{path.name}.", f"@{socket.gethostname()}{_TEMPORARY_SUFFIX}"
     for name in os.listdir(path.parent) if path.parent.is_dir() else ():
         if name.startswith(start) and name.endswith(end):
-            owner = name.removeprefix(start).removesuffix(end)
+            owner = name.removeprefix(start).partition(".")[0]
             if owner.isdecimal() and not _is_alive(int(owner)):
-                _remove(path.with_name(name))
-    return path.with_name(f"{start}{os.getpid()}{end}")
+                with suppress(OSError):  # whoever may remove it will
+                    _remove(path.with_name(name))
+    return path.with_name(f"{start}{os.getpid()}.{next(_WRITTEN)}{end}")
 
 
 def _is_alive(process: int) -> bool:

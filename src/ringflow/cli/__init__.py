@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped by a signal and to be st
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from ringflow import __version__
 from ringflow.base.errors import RingflowError
 from ringflow.base.log import complain
 from ringflow.base.processes import wait_without_spinning
+from ringflow.base.rundir import DISK_TROUBLES
 from ringflow.cli.benchmarks import bench, scaling_model
 from ringflow.cli.events import calibrate, check, convert, evaluate, export, reconstruct, serve, simulate, validate
 from ringflow.cli.inspection import (
@@ -82,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RingflowError as error:
         return error.exit_code if error.told else _report(str(error), error.exit_code)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return _report("the disk is full; free some space and run it again", 1)
+        if error.errno in DISK_TROUBLES:
+            return _report(DISK_TROUBLES[error.errno], 1)
         raise
     except KeyboardInterrupt:
         again = "" if "--overwrite" not in words else " without --overwrite"

@@ -10,12 +10,13 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from ringflow.base.errors import FailureError
 from ringflow.base.log import progress
-from ringflow.base.rundir import prepare, write_atomic, write_errors
+from ringflow.base.rundir import prepared, write_atomic, write_errors
 from ringflow.display.phoenix import phoenix_file
 from ringflow.display.scene import MEASURES, TRUTH
 from ringflow.display.source import EventSource
@@ -30,7 +31,7 @@ FILES = {
 PHOENIX = "phoenix"
 
 #: Reconstruction -> measure (`jet`, `energy`) -> error of every event, in GeV.
-Errors = dict[str, dict[str, list[float]]]
+Errors = dict[str, dict[str, list[float | None]]]
 
 
 def read_page(name: str) -> bytes:
@@ -47,7 +48,7 @@ def event_list(source: EventSource, start: int, *, indices: list[int] | None = N
     return {**source.about, "count": source.num_events, "indices": indices, "start": start, "explained": explained}
 
 
-def add_errors(errors: Errors, event: Mapping[str, Mapping[str, float]]) -> None:
+def add_errors(errors: Errors, event: Mapping[str, Mapping[str, float | None]]) -> None:
     """Add those of one more event."""
     for name, found in event.items():
         for by in MEASURES:
@@ -62,16 +63,19 @@ def as_json(value: object) -> str:
 def write_static(source: EventSource, indices: Sequence[int], out: Path) -> Path:
     """Write a page with some events into a folder, or into a file whose name ends with .html; the page's file."""
     alone = out.suffix == ".html"
-    folder = out.parent if alone else prepare(out, marks=(PHOENIX,))
-    with write_errors(out):
+    with write_errors(out), nullcontext(out.parent) if alone else prepared(out, marks=(PHOENIX,)) as folder:
         (folder if alone else folder / PHOENIX).mkdir(parents=True, exist_ok=True)
+        return _write(source, indices, out if alone else folder / "index.html", None if alone else folder / PHOENIX)
+
+
+def _write(source: EventSource, indices: Sequence[int], page: Path, phoenix: Path | None) -> Path:
     scenes: list[str] = []
     errors: Errors = {}
     with progress(len(indices), "drawing") as advance:
         for index in indices:
             scene = source.scene(index)
-            if not alone:
-                write_atomic(folder / PHOENIX / f"{index}.json", as_json(phoenix_file([scene])))
+            if phoenix is not None:
+                write_atomic(phoenix / f"{index}.json", as_json(phoenix_file([scene])))
             packed = base64.b64encode(gzip.compress(as_json(scene).encode(), mtime=0)).decode()
             scenes.append(f'<script type="text/plain" data-scene="{index}">{packed}</script>')
             if source.about["truth"]:  # what the page orders events by
@@ -80,8 +84,11 @@ def write_static(source: EventSource, indices: Sequence[int], out: Path) -> Path
                 )
             advance(1)
     ranking = {"done": len(indices), "of": len(indices), "failure": "", "errors": errors}
-    events = {**event_list(source, indices[0], indices=list(indices)), "phoenix": not alone, "ranking": ranking}
-    page = out if alone else folder / "index.html"
+    events = {
+        **event_list(source, indices[0], indices=list(indices)),
+        "phoenix": phoenix is not None,
+        "ranking": ranking,
+    }
     write_atomic(page, _page(events, scenes))
     return page
 

@@ -34,7 +34,6 @@ import hashlib
 import json
 import logging
 import re
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +49,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ringflow import __version__
 from ringflow.base.errors import DatasetError, InputFileError, UsageError
-from ringflow.base.rundir import write_atomic, write_errors
+from ringflow.base.rundir import temporary_folder, write_atomic, write_errors
 from ringflow.elements.batch import KINDS, ElementBatch, from_block, kinematics
 from ringflow.elements.features import FEATURES, essential_columns, features_of, needed_columns
 from ringflow.event.block import EventBlock
@@ -419,8 +418,8 @@ def write_int8(path: Path, source: Path, blocks: Iterable[EventBlock], events: i
         def get_next(self) -> Values | None:
             return next(self.left, None)
 
-    with tempfile.TemporaryDirectory(prefix="ringflow-int8-") as folder:
-        made = Path(folder) / "int8.onnx"
+    with temporary_folder("int8") as folder:
+        made = folder / "int8.onnx"
         quantization.quantize_static(
             proto,
             made,
@@ -619,8 +618,8 @@ def write_repository(repository: Path, name: str, model: Path) -> Path:
     entry = repository / name
     with write_errors(entry):
         repository.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{name}.", suffix=".part", dir=repository) as folder:
-            new = Path(folder) / name
+        with temporary_folder(entry) as folder:
+            new = folder / name
             (new / "1").mkdir(parents=True)
             write_atomic(new / "1" / MODEL_FILE, model.read_bytes())
             config = model_config(name, model)

@@ -7,7 +7,6 @@ candidates["px"], candidates.counts
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
+from ringflow.base.rundir import temporary_folder
 from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import essential_columns
 from ringflow.event.block import Collection, EventBlock, require_finite
@@ -108,8 +108,8 @@ def as_onnx(path: Path) -> Iterator[Path]:
     require_onnx()
     loaded = load_model(path)
     say("exporting the model to ONNX for this run; `ringflow export` keeps the file")
-    with tempfile.TemporaryDirectory(prefix="ringflow-onnx-") as folder:
-        exported = Path(folder) / "model.onnx"
+    with temporary_folder("onnx") as folder:
+        exported = folder / "model.onnx"
         write_onnx(exported, loaded)
         yield exported
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import platform
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from ringflow import __version__
 from ringflow.base.errors import FailureError, InputFileError, RingflowError, UsageError
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import KEY_DEPENDENCIES, code_version, package_version
-from ringflow.base.rundir import SETTINGS_FILE
+from ringflow.base.rundir import SETTINGS_FILE, temporary_folder, write_errors
 from ringflow.data.manifest import Manifest, Shard, read_manifest
 from ringflow.data.production import PlannedShard, Production, plan_shards
 from ringflow.data.read import read_shard
@@ -75,8 +74,11 @@ def _new_folder(out: Path | None) -> Iterator[Path]:
     """A folder to repeat something in, which is removed unless it is named."""
     if out is not None and out.exists() and any(out.iterdir()):
         raise UsageError(f"{out} is not empty; give another folder")
-    with tempfile.TemporaryDirectory(prefix="ringflow-reproduce-") as folder:
-        yield out or Path(folder) / "again"
+    with temporary_folder(out or "reproduce") as folder:
+        yield folder
+        if out is not None:
+            with write_errors(out):
+                folder.rename(out)
 
 
 # A run

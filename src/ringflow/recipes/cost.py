@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ringflow.base.log import say, table
+from ringflow.base.rundir import temporary_folder
 from ringflow.base.words import size_in_words
 from ringflow.data.read import Dataset, has_truth
 from ringflow.recipes.evaluate import evaluate
@@ -20,8 +20,8 @@ _COLUMNS = {"bytes": "size", "events_per_second": "events per second", **_FIGURE
 def cost(files: Mapping[str, Path], dataset: Path, events: int, key: str) -> list[dict[str, Any]]:
     """Rows of the networks by name, which stands in the column `key`; no physics where a dataset has no truth."""
     rows = []
-    with tempfile.TemporaryDirectory(prefix="ringflow-cost-") as folder:
-        made = {name: Path(folder) / f"{name}.parquet" for name in files}
+    with temporary_folder("cost") as folder:
+        made = {name: folder / f"{name}.parquet" for name in files}
         for name, file in files.items():
             done = reconstruct(dataset, made[name], model=file, events=events)
             rows.append(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -9,7 +11,15 @@ from typing import NoReturn
 import pytest
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.base.rundir import SETTINGS_FILE, atomic_path, prepare, write_atomic
+from ringflow.base.rundir import (
+    MARK_FILE,
+    SETTINGS_FILE,
+    atomic_path,
+    prepare,
+    prepared,
+    temporary_folder,
+    write_atomic,
+)
 
 
 def raising(number: int) -> Callable[..., NoReturn]:
@@ -28,7 +38,8 @@ def names(folder: Path) -> set[str]:
     [
         (errno.ENOSPC, FailureError, "disk is full"),
         (errno.EDQUOT, FailureError, "quota"),
-        (errno.EIO, OSError, "Input/output"),  # we have no words for it, and do not hide it
+        (errno.EIO, FailureError, "disk reports an error"),
+        (errno.EMFILE, OSError, "open files"),  # we have no words for it, and do not hide it
     ],
 )
 def test_a_file_is_written_whole_or_not_at_all(
@@ -67,9 +78,9 @@ def test_a_folder_is_made_taken_up_swept_and_replaced(tmp_path: Path) -> None:
         (folder / name).touch()
     (folder / "checkpoints").mkdir()
     prepare(folder)
-    assert names(folder) == {SETTINGS_FILE, "shard", "checkpoints", "logs"}
+    assert names(folder) == {MARK_FILE, SETTINGS_FILE, "shard", "checkpoints", "logs"}
     prepare(folder, overwrite=True)
-    assert names(folder) == {"logs"}
+    assert names(folder) == {MARK_FILE, "logs"}
     assert log.exists()
 
 
@@ -78,8 +89,42 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path, overwrite: bool) -> No
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UsageError, match="did not make"):
         prepare(tmp_path, overwrite=overwrite)
-    assert (tmp_path / "thesis.tex").exists()
+    assert names(tmp_path) == {"thesis.tex"}
     prepare(tmp_path, marks=("thesis.tex",))
+
+
+def test_an_unfinished_folder_is_taken_up_by_the_kind_of_command_that_made_it(tmp_path: Path) -> None:
+    prepare(tmp_path / "run", marks=("run.json",))
+    (tmp_path / "run" / "history.jsonl").touch()
+    with pytest.raises(UsageError, match="did not make"):
+        prepare(tmp_path / "run", marks=("metrics.json",), overwrite=True)
+    prepare(tmp_path / "run", marks=("run.json",))
+    assert names(tmp_path / "run") == {MARK_FILE, "history.jsonl"}
+    prepare(tmp_path / "begun")
+    (tmp_path / "begun" / MARK_FILE).write_text("")  # killed before it could say more
+    prepare(tmp_path / "begun", marks=("run.json",))
+
+
+def test_two_commands_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    with prepared(tmp_path), pytest.raises(UsageError, match="another command is writing"):
+        prepare(tmp_path)
+    prepare(tmp_path)
+
+
+def test_work_on_its_way_leaves_nothing_even_if_it_is_killed(tmp_path: Path) -> None:
+    def work() -> None:
+        with temporary_folder(tmp_path / "a") as folder, temporary_folder(tmp_path / "a") as other:
+            assert folder != other
+            (folder / "half").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = multiprocessing.get_context("fork").Process(target=work)
+    killed.start()
+    killed.join()
+    assert len(names(tmp_path)) == 2
+    with temporary_folder(tmp_path / "a"):
+        assert len(names(tmp_path)) == 1
+    assert names(tmp_path) == set()
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
