@@ -18,8 +18,7 @@ from fixtures.process_tree import descendants
 from ringflow.base.errors import DatasetError, FailureError
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.read import Dataset
-from ringflow.infer.frames import table_of
-from ringflow.infer.remote import Place, ShardSource, carry, reconstruct_on, shard_tasks, worker_session
+from ringflow.infer.remote import Place, ShardSource, carry, reconstruct_on, shard_tasks, table_of, worker_session
 from ringflow.infer.runtime import ERRORS, ROW
 from ringflow.recipes.reconstruct import reconstruct
 

@@ -21,8 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 from ringflow.base.errors import FailureError
 from ringflow.data.read import Dataset
-from ringflow.infer.frames import EVENTS_AT_ONCE, ShardReading, TableReconstruction
-from ringflow.infer.remote import Answer, CarriedModel, Cluster, Place, ShardSource, ShardTask, carry, reconstruct_shard
+from ringflow.infer.remote import (
+    EVENTS_AT_ONCE,
+    Answer,
+    CarriedModel,
+    Cluster,
+    Place,
+    ShardReading,
+    ShardSource,
+    ShardTask,
+    TableReconstruction,
+    carry,
+    reconstruct_shard,
+)
 from ringflow.launch.frameworks import framework, one_line
 from ringflow.launch.ray import open_ray
 

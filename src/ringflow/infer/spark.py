@@ -24,8 +24,20 @@ import pyarrow as pa
 
 from ringflow.base.errors import UsageError
 from ringflow.data.read import Dataset
-from ringflow.infer.frames import EVENTS_AT_ONCE, ShardReading, TableReconstruction, plain_schema
-from ringflow.infer.remote import Answer, CarriedModel, Cluster, Place, ShardSource, ShardTask, carry, reconstruct_shard
+from ringflow.infer.remote import (
+    EVENTS_AT_ONCE,
+    Answer,
+    CarriedModel,
+    Cluster,
+    Place,
+    ShardReading,
+    ShardSource,
+    ShardTask,
+    TableReconstruction,
+    carry,
+    plain_schema,
+    reconstruct_shard,
+)
 from ringflow.launch.frameworks import one_line
 from ringflow.launch.spark import await_workers, explained, open_spark, quiet_about_pandas
 

@@ -156,7 +156,7 @@ def with_restarts(start: Callable[[], int], restarts: int) -> int:
     return start()
 
 
-class Place(NamedTuple):
+class Hearing(NamedTuple):
     """Where processes elsewhere say what they have to say, and what makes them known there."""
 
     host: str
@@ -165,7 +165,7 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def listening(host: str) -> Iterator[Place]:
+def listening(host: str) -> Iterator[Hearing]:
     """A place, at this address alone, where processes elsewhere are heard; what they say comes on stderr.
 
     Lines of text are all that is taken. Whoever does not begin with the secret is not heard.
@@ -190,7 +190,7 @@ def listening(host: str) -> Iterator[Place]:
         server.daemon_threads = True  # one whose machine is gone never ends
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield Place(host, server.server_address[1], secret)
+            yield Hearing(host, server.server_address[1], secret)
         finally:
             server.shutdown()
             while select([server], [], [], 0)[0]:  # whoever has connected, and was not heard yet
@@ -199,7 +199,7 @@ def listening(host: str) -> Iterator[Place]:
                 speaker.join(_SECONDS_TO_END)
 
 
-def connected(place: Place) -> socket.socket:
+def connected(place: Hearing) -> socket.socket:
     """A connection to a place where this process is heard."""
     connection = socket.create_connection(place[:2])
     connection.sendall(f"{place.secret}\n".encode())

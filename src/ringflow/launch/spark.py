@@ -35,7 +35,7 @@ from ringflow.launch.environment import (
     GOES_ON,
     QUIET,
     STORE_KEPT,
-    Place,
+    Hearing,
     connected,
     enter,
     free_port,
@@ -333,7 +333,7 @@ def main() -> int:
     is said."""
     from pyspark import cloudpickle
 
-    place, folder, words = decode(sys.stdin.buffer.readline(), tuple[Place | None, str, list[str] | None])
+    place, folder, words = decode(sys.stdin.buffer.readline(), tuple[Hearing | None, str, list[str] | None])
     work = (
         partial(_command, words) if words is not None else cloudpickle.load(sys.stdin.buffer)
     )  # a pipe of the parent's

@@ -39,7 +39,7 @@ from ringflow.elements.batch import target_collection, target_columns
 from ringflow.elements.features import FEATURES, essential_columns
 from ringflow.event.block import EventBlock, require_finite
 from ringflow.event.schema import SCHEMA_VERSION, parquet_name
-from ringflow.infer.frames import EVENTS_AT_ONCE, block_of
+from ringflow.infer.remote import EVENTS_AT_ONCE, block_of
 from ringflow.infer.spark import TO_LEARN
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from fixtures.fake_events import fake_block, same
 from ringflow.base.errors import DatasetError
 from ringflow.data.write import columns_of
 from ringflow.event.block import EventBlock
-from ringflow.infer.frames import TableReconstruction, block_of, table_of
-from ringflow.infer.remote import carry
+from ringflow.infer.remote import TableReconstruction, block_of, carry, table_of
 from ringflow.models.file import save_model
 
 KINDS = ("track", "cluster")

@@ -12,7 +12,7 @@ import pytest
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch import environment
-from ringflow.launch.environment import STOPPED, Place, adopt, connected, listening, require_free, with_restarts
+from ringflow.launch.environment import STOPPED, Hearing, adopt, connected, listening, require_free, with_restarts
 from ringflow.launch.frameworks import split_address
 
 Command = Callable[..., Any]
@@ -190,6 +190,6 @@ def test_nobody_listens_everywhere(host: str) -> None:
 
 def test_every_start_has_a_secret_of_its_own() -> None:
     with listening("127.0.0.1") as one, listening("127.0.0.1") as other:
-        assert isinstance(one, Place)
+        assert isinstance(one, Hearing)
         assert one.secret != other.secret
         assert len(one.secret) == 64

@@ -14,7 +14,7 @@ from ringflow.data.chunks import require_learnable, training_columns
 from ringflow.data.read import TRUTH_COLUMNS, Dataset
 from ringflow.data.write import columns_of
 from ringflow.event.block import EventBlock
-from ringflow.infer.frames import table_of
+from ringflow.infer.remote import table_of
 from ringflow.spark.events import _finish, _written, learning_columns, split_rule
 
 _MADE = fake_block(100, 130)
