@@ -1,12 +1,16 @@
-"""`ringflow serve` as a process: it says where it is, answers the client of Triton, and ends as it should on signals."""
+"""`ringflow serve` as a process: it says where it is, answers the client of Triton among clients of all kinds, and ends as
+it should on signals."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +20,9 @@ import numpy as np
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput
 
+from fixtures.hostile_clients import attack, scripts
 from fixtures.networks import random_network
+from ringflow.bench.serve import NUMBER, Load, client_row, exchange
 from ringflow.models.file import save_model
 from ringflow.recipes.serve import open_served
 
@@ -45,10 +51,12 @@ class Server:
 
     def wait_for(self, words: str) -> None:
         assert self.process.stderr is not None
+        said = ""
         for line in self.process.stderr:
             if words in line:
                 return
-        raise AssertionError(f"the server never said {words!r}")
+            said += line
+        raise AssertionError(f"the server never said {words!r} but {said!r}")
 
 
 @pytest.fixture
@@ -88,7 +96,7 @@ def test_a_stop_answers_who_was_accepted(serve: Callable[..., Any], weights: Pat
             np.testing.assert_allclose(result.as_numpy(name), value, rtol=1e-4, atol=1e-4)
 
         head = (
-            f"POST /v2/models/ringflow/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n"
+            f"POST /v2/models/ringflow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             f"Inference-Header-Content-Length: {size}\r\n\r\n"
         )
         with server.connect() as slow:
@@ -109,10 +117,56 @@ def test_a_stop_answers_who_was_accepted(serve: Callable[..., Any], weights: Pat
 
 def test_a_second_signal_ends_at_once(serve: Callable[..., Any]) -> None:
     with serve() as server, server.connect() as slow:
-        slow.sendall(b"POST /v2/models/ringflow/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{")
+        slow.sendall(b"POST /v2/models/ringflow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         with InferenceServerClient(server.where) as client:
             assert client.is_server_live()
         server.process.send_signal(signal.SIGINT)
         server.wait_for("stopping; 1 requests are answered first")
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(PATIENCE) == 130
+
+
+#: Clients of either kind, good and hostile.
+_CLIENTS = 32
+#: MB that a server may have more in the end than after a first round of everything.
+_MORE_MEMORY = 40.0
+
+
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.heavy)])
+def test_good_clients_among_hostile_ones(
+    serve: Callable[..., Any], weights: Path, seconds: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody gets a wrong answer or none, nothing but what is wrong with a request is an error, and memory stays."""
+    served = open_served(weights, "ringflow", "torch", "cpu", 1)
+    with serve() as server:
+        rng = np.random.default_rng(2)
+        shapes = {spec["name"]: spec["shape"][1] for spec in server.said["inputs"]}
+        events = [
+            {name: rng.uniform(0.5, 2, (rows, width)).astype(np.float32) for name, width in shapes.items()}
+            for rows in (3, 40, 90)
+        ]
+        exchanges = [exchange(served, event) for event in events]
+        host, _, port = server.where.partition(":")
+        good = (b"0" * NUMBER).join(exchanges[0].request)
+
+        def row(lasting: float) -> dict[str, Any]:
+            return client_row(
+                server.said["url"], _CLIENTS, Load(exchanges, False, time.perf_counter() + lasting, math.inf)
+            )
+
+        with attack(host, int(port), _CLIENTS, 1.0, good) as first:  # whatever stays has come by then
+            pass
+        alone = row(seconds / 2)
+        with attack(host, int(port), _CLIENTS, seconds, good) as hostile:
+            mixed = row(seconds)
+    with capsys.disabled():
+        said = {name: [line[name] for line in (alone, mixed)] for name in ("p50_ms", "p99_ms", "requests")}
+        answers = sum(sum(found.values()) for found in hostile.values())
+        memory = [mixed["memory_mb_start"], mixed["memory_mb_end"]]
+        sys.stderr.write(f"\nalone, mixed: {said}; hostile: {answers}; MB: {memory}; load {os.getloadavg()[0]:.1f}\n")
+    assert [(line["wrong"], line["failed"]) for line in (alone, mixed)] == [(0, 0)] * 2
+    assert mixed["requests"] > _CLIENTS
+    for kind, (statuses, _) in scripts(good).items():
+        assert set(map(int, first[kind])) | set(map(int, hostile[kind])) <= statuses, kind
+    assert sum(map(bool, hostile.values())) == len(scripts(good))
+    assert mixed["memory_mb_end"] - alone["memory_mb_start"] < _MORE_MEMORY

@@ -64,12 +64,12 @@ def run(
             write_onnx(file, load_model(path))
         exchanges, exact = _exchanges(file, engine), engine == "onnx"
         with _server(file, engine, threads) as url:
-            _row(url, 1, Load(exchanges, exact, math.inf, 2 * len(exchanges)))  # everything once, to warm up
+            client_row(url, 1, Load(exchanges, exact, math.inf, 2 * len(exchanges)))  # everything once, to warm up
             rows = []
             for count in clients or CLIENTS:
                 say(f"{count} clients")
                 until = math.inf if requests else time.perf_counter() + seconds
-                rows.append(_row(url, count, Load(exchanges, exact, until, requests or math.inf)))
+                rows.append(client_row(url, count, Load(exchanges, exact, until, requests or math.inf)))
     return {
         "benchmark": "serve",
         "model": shipped.SHIPPED if path == shipped.MODEL else path.name,
@@ -213,7 +213,8 @@ async def client(host: str, port: int, load: Load) -> None:
         writer.close()
 
 
-def _row(url: str, clients: int, load: Load) -> dict[str, Any]:
+def client_row(url: str, clients: int, load: Load) -> dict[str, Any]:
+    """What so many clients saw of a server."""
     host, _, port = url.removeprefix("http://").rpartition(":")
 
     def memory() -> float:
