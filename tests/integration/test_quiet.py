@@ -152,33 +152,23 @@ def test_common_commands_ask_nobody(run: Run, small_onnx: Callable[..., Path], t
 @pytest.mark.heavy
 def test_no_command_asks_anybody(run: Run, tmp_path: Path) -> None:
     settings = [*(word for word in TINY if not word.startswith(("detector", "length"))), "length.events=8"]
-    settings += ["length.validation_events=2", "source.lanes=1"]
+    settings += ["length.validation_events=2", "source.lanes=1", "compute.batch_elements=400"]
     assert_quiet(
         run,
         [
-            *(
-                ["simulate", "ttbar", "--events", 40, "--out", "data"],
-                ["validate", "--events", 20, "--out", "validation"],
-            ),
+            ["simulate", "ttbar", "--events", 40, "--out", "data"],
+            ["validate", "--events", 10],
             ["train", "data=data", *settings, "--out", "run"],
             ["reconstruct", "data", "--model", "run", "--out", "torch.parquet"],
-            [
-                "export",
-                "run/model.safetensors",
-                "--out",
-                "model.onnx",
-                "--int8",
-                "--calibration",
-                "data",
-                "--triton",
-                "models",
-            ],
+            ["export", "run/model.safetensors", "--out", "model.onnx", "--triton", "models", "--events", 2],
             ["reconstruct", "data", "--model", "model.onnx", "--out", "onnx.parquet"],
             ["evaluate", "data", "--candidates", "torch.parquet", "--out", "report"],
-            ["explain", "data", "--model", "run", "--out", "explained"],
-            ["uncertainty", "run/model.safetensors", "data", "--out", "uncertainty"],
+            ["explain", "data", "--model", "run", "--event", 1, "--out", "explained"],
+            ["uncertainty", "run/model.safetensors", "data"],
             ["tune", "data=data", *settings, "--trials", 2, "--search", "random", "--out", "study"],
             ["display", "data", "--static", "page", "--events", 2],
+            ["trace", "torch.parquet"],
+            ["doctor"],
             [
                 "launch",
                 "local",
@@ -192,6 +182,5 @@ def test_no_command_asks_anybody(run: Run, tmp_path: Path) -> None:
                 "--out",
                 "two",
             ],
-            *(["trace", "torch.parquet"], ["config", "train"], ["doctor"], ["reproduce", "data", "--shards", 1]),
         ],
     )

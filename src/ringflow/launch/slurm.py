@@ -57,11 +57,15 @@ class Job:
     logs: Path | None = None  # folder for a file of every process; unless given, one file for all where it is submitted
 
     def __post_init__(self) -> None:
-        texts = {"--job-name": [self.name], "--partition": [self.partition], "--account": [self.account]}
-        texts |= {"--python": [self.python], "--setup": [*self.setup], "--option": [*self.extra]}
-        for option, asked in {**texts, "the folder": [self.logs and str(self.logs)]}.items():
-            for text in asked:
-                _require_one_line(option, text or "")
+        given = {"--job-name": self.name, "--partition": self.partition, "--account": self.account}
+        given |= {"--python": self.python, "the folder": str(self.logs)}
+        texts = [
+            *given.items(),
+            *(("--setup", line) for line in self.setup),
+            *(("--option", text) for text in self.extra),
+        ]
+        for option, text in texts:
+            _require_one_line(option, text or "")
         if not _TIME.fullmatch(self.time):
             raise UsageError(f"--time {self.time!r} is no time limit; give MINUTES, H:MM:SS or DAYS-HOURS")
 

@@ -70,7 +70,7 @@ Tensors: TypeAlias = dict[str, Tensor]
 _MOST_TENSOR_BYTES = 2**38
 
 
-def pack(thing: object, kind: Any = Any) -> Tensor:
+def pack(thing: Any, kind: Any = Any) -> Tensor:
     """What travels in the place of something, as bytes: never pickle, which torch itself would send."""
     return torch.frombuffer(bytearray(save(thing) if kind is Tensors else encode(thing)), dtype=torch.uint8)
 
@@ -134,7 +134,7 @@ class World:
             dist.broadcast(length, group=self.host_group, group_src=source)
             packed = packed if mine else room(int(length), kind).to(self._bytes_on)
             dist.broadcast(packed, group=self.host_group, group_src=source)
-        return thing if mine else unpack(packed, kind)  # type: ignore[no-any-return]
+        return thing if mine else cast(T, unpack(packed, kind))
 
     @collective()
     def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
