@@ -26,6 +26,7 @@ over it. Both ends of a range are included. Rounded methods (`quniform`, `qlogun
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import os
 import tarfile
@@ -45,10 +46,10 @@ from ringflow.base.words import flat
 from ringflow.tune.record import Reported, TrialRecord
 from ringflow.tune.schedulers import Point
 from ringflow.tune.search import Search
-from ringflow.tune.space import Choice, Parameter, Space, parse_space, same
+from ringflow.tune.space import LARGEST, Choice, Parameter, Space, parse_space, same, shortened
 
 M = TypeVar("M", bound=BaseModel)
-Number = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Number = Annotated[StrictInt | Annotated[float, Field(strict=True)], Field(ge=-LARGEST, le=LARGEST)]
 
 #: Unless told otherwise, losses from here on stand for points that were given up after three tries.
 GIVEN_UP = 1e5
@@ -77,7 +78,7 @@ class _Dimension(BaseModel, extra="allow"):
     categories: list[Any] = []
     low: Number = 0
     high: Number = 0
-    q: Annotated[Number, Field(gt=0)] = 1
+    q: Annotated[Number, Field(gt=1.0 / LARGEST)] = 1
 
 
 class _Entry(BaseModel, extra="forbid"):
@@ -102,7 +103,7 @@ def _checked(model: type[M], words: object, where: str) -> M:
         problem = error.errors()[0]
         at = ".".join(map(str, problem["loc"]))
         raise SettingsError(
-            f"{where}: {at + ': ' if at else ''}{problem['msg']}, not {_short(problem['input'])}"
+            f"{where}: {shortened(at) + ': ' if at else ''}{problem['msg']}, not {_short(problem['input'])}"
         ) from None
 
 
@@ -353,7 +354,7 @@ def _unpacked(archive: Path, folder: Path) -> Path:
             half.mkdir(parents=True, exist_ok=True)
             packed.extractall(half, filter="data")
             half.replace(place)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
         raise InputFileError(f"{archive} cannot be unpacked: {error}; it did not arrive whole") from None
     return place
 
@@ -388,5 +389,4 @@ def _read_json(path: Path, *, optional: bool = False) -> Any:
 
 def _short(value: object) -> str:
     """What somebody gave, in a few words."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(repr(value), 60)

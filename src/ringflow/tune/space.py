@@ -60,15 +60,15 @@ if TYPE_CHECKING:
 
 _SHIPPED = Path(__file__).parent / "spaces"
 #: Whole numbers up to here are floats, too; and a range holds at most so many steps.
-_LARGEST = 1e15
+LARGEST = 1e15
 _STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise ValueError(f"{value!r} must be a finite number")
-    if abs(value) > _LARGEST:
-        raise ValueError(f"a number of {len(str(abs(int(value))))} digits is too large; give one up to {_LARGEST:g}")
+    if abs(value) > LARGEST:
+        raise ValueError(f"a number of {len(str(abs(int(value))))} digits is too large; give one up to {LARGEST:g}")
     return value
 
 
@@ -120,7 +120,7 @@ class Range:
             f"low {low} has no logarithm; give a low above 0, or log = false": self.log and low <= 0,
             "log and step exclude each other; remove one": self.log and step is not None,
             f"step {step} must be above 0 and at most high - low = {high - low}": step is not None
-            and not max((high - low) / _LARGEST, 0) < step <= high - low,
+            and not max((high - low) / LARGEST, 0) < step <= high - low,
             "low, high and step must be whole numbers, as its type is 'int'": self.whole
             and not all(isinstance(number, int) for number in (low, high, step or 1)),
         }
@@ -395,10 +395,15 @@ def parse_space(text: str | Mapping[str, Any], where: str = "space") -> Space:
     try:
         tables = _tables(tomllib.loads(text) if isinstance(text, str) else text)
         return Space([_parameter(name, table, fields) for name, table in tables])
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{where}: not a TOML file: {' '.join(str(error).split())}") from None
-    except SettingsError as error:
-        raise SettingsError(f"{where}: {error}") from None
+    except ValueError as error:  # of TOML, or a number of 5,000 digits
+        raise SettingsError(f"{where}: not a TOML file: {shortened(' '.join(str(error).split()))}") from None
+    except (SettingsError, RecursionError) as error:
+        raise SettingsError(f"{where}: {shortened(str(error))}") from None
+
+
+def shortened(text: str, most: int = 600) -> str:
+    """What an error tells of a file, in which a name may be as long as the file."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - most // 2 :]}"
 
 
 def _tables(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
