@@ -23,14 +23,15 @@ from ringflow.event.schema import COLLECTIONS
 
 @st.composite
 def blocks(draw: st.DrawFn) -> EventBlock:
-    """Events with some of the collections and columns, and any values a column can hold."""
+    """Events with some of the collections and columns, and any values a column can hold; indices point to nothing."""
     num_events = draw(st.integers(1, 6))
     first = draw(st.integers(0, 10**15))
     collections = {}
     for name in draw(st.lists(st.sampled_from(sorted(COLLECTIONS)), min_size=1, max_size=4, unique=True)):
         counts = draw(arrays(np.int64, num_events, elements=st.integers(0, 5)))
         chosen = draw(st.lists(st.sampled_from(COLLECTIONS[name]), min_size=1, max_size=4, unique_by=lambda c: c.name))
-        columns = {c.name: draw(arrays(c.dtype, int(counts.sum()))) for c in chosen}
+        size = int(counts.sum())
+        columns = {c.name: np.full(size, -1, c.dtype) if c.points_to else draw(arrays(c.dtype, size)) for c in chosen}
         ordered = {c.name: columns[c.name] for c in COLLECTIONS[name] if c.name in columns}
         collections[name] = Collection(counts, ordered)
     in_order = {name: collections[name] for name in COLLECTIONS if name in collections}

@@ -4,6 +4,9 @@ The columns are those of the schema's `candidate` collection, with uncertainties
 dataset (by the hash of its manifest), in which detector, by which reconstruction, and where it came from. A file may hold
 some of the dataset's events only, for example one split, in the dataset's order.
 
+The metadata also hold a sha256 of all that (record, types, event numbers) and one of what is in each row group, computed over
+values: what is read is what was written, whichever bit of the file changed. Files of earlier versions have none.
+
     write_candidates(path, dataset, blocks, reconstruction="model", provenance={...})
     for block, candidates in zip(dataset.events(), read_candidates(path, dataset)):
         candidates["px"], candidates.counts
@@ -11,8 +14,9 @@ some of the dataset's events only, for example one split, in the dataset's order
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -25,14 +29,16 @@ import pyarrow.parquet as pq
 from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.base.rundir import atomic_path
 from ringflow.data.manifest import Columns, manifest_hash
-from ringflow.data.read import UNREADABLE, Dataset, keep_events, to_block
+from ringflow.data.read import UNREADABLE, Dataset, keep_events, require_modest, to_block
 from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
-from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.block import Collection, EventBlock, cast, concatenate
 from ringflow.event.schema import CANDIDATE_ERRORS, COLLECTIONS, parquet_name
 
 _COLLECTION = "candidate"
 _COLUMNS = {_COLLECTION: tuple(c.name for c in COLLECTIONS[_COLLECTION] if c not in CANDIDATE_ERRORS)}
-_METADATA_KEY = b"ringflow_candidates"
+_METADATA_KEY, _HASHES_KEY = b"ringflow_candidates", b"ringflow_candidates_sha256"
+#: What a record says in words.
+_WORDS = ("manifest_sha256", "sample", "detector", "reconstruction")
 
 Numbers = npt.NDArray[np.int64]
 
@@ -68,14 +74,38 @@ def write_candidate_file(path: Path, record: Mapping[str, Any], blocks: Iterable
     waiting = iter(blocks)
     first = list(islice(waiting, 1))
     columns = _with_errors(first[0][_COLLECTION].columns if first else ())
-    schema = arrow_schema(columns)
-    schema = schema.with_metadata({**schema.metadata, _METADATA_KEY: json.dumps(dict(record), allow_nan=False)})
-    events = 0
+    schema, told = arrow_schema(columns), json.dumps(dict(record), allow_nan=False)
+    schema = schema.with_metadata({**schema.metadata, _METADATA_KEY: told})
+    numbers: list[Numbers] = []
+    hashes: list[str] = []
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-        for block in chain(first, waiting):
-            writer.write_table(to_table(_typed(block), columns).cast(schema), row_group_size=max(len(block), 1))
-            events += len(block)
-    return events
+        for block in map(_typed, chain(first, waiting)):
+            writer.write_table(to_table(block, columns).cast(schema), row_group_size=max(len(block), 1))
+            numbers.append(block.event_number)
+            hashes.append(_hash_of_block(block))
+        events = np.concatenate([*numbers, np.zeros(0, np.int64)])
+        hashes.append(_hash_of_head(told.encode(), columns, events, hashes))
+        writer.add_key_value_metadata({_HASHES_KEY: " ".join(hashes)})
+    return len(events)
+
+
+def _hash_of_block(block: EventBlock) -> str:
+    """The sha256 of the values in a row group."""
+    part = block[_COLLECTION]
+    return _sha256([block.event_number, part.counts, *part.columns.values()])
+
+
+def _hash_of_head(record: bytes, columns: Columns, events: Numbers, groups: Sequence[str]) -> str:
+    """The sha256 of what a file holds beside the values, and of their hashes."""
+    return _sha256([record, json.dumps(columns).encode(), events, " ".join(groups).encode()])
+
+
+def _sha256(parts: Iterable[bytes | npt.NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes()
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()
 
 
 def _with_errors(present: Container[str]) -> Columns:
@@ -106,14 +136,26 @@ class CandidateFile:
             raise InputFileError(f"no candidate file at {path}; give the file that a reconstruction wrote")
         with self._reading():
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            require_modest(self._file, path.stat().st_size)
             schema = self._file.schema_arrow
-            record = (schema.metadata or {}).get(_METADATA_KEY)
-            if record is None or not set(arrow_schema(_COLUMNS).names) <= set(schema.names):
+            # Beside the schema's: what was added when all was written.
+            metadata = {**(schema.metadata or {}), **(self._file.metadata.metadata or {})}
+            told = metadata.get(_METADATA_KEY)
+            if told is None or not set(arrow_schema(_COLUMNS).names) <= set(schema.names):
                 raise InputFileError(f"{path} is not a candidate file; give the file that a reconstruction wrote")
             self.columns = _with_errors([name.removeprefix(parquet_name(_COLLECTION, "")) for name in schema.names])
-            self._numbers: Numbers = to_block(self._file.read([EVENT_NUMBER]), {}).event_number
-            self.record: dict[str, Any] = json.loads(record)
-        self._groups = self._file.metadata.num_row_groups
+            self._numbers: Numbers = to_block(self._file.read([EVENT_NUMBER], use_threads=False), {}).event_number
+            self._groups = self._file.metadata.num_row_groups
+            #: Of every row group; none in files of earlier versions.
+            self._hashes: list[str] = []
+            if hashes := metadata.get(_HASHES_KEY):
+                *self._hashes, head = hashes.decode().split(" ")
+                found = _hash_of_head(told, self.columns, self._numbers, self._hashes)
+                if found != head or len(self._hashes) != self._groups:
+                    raise ValueError("its sha256 differs")
+            self.record = _read_record(told)
+            if np.any(self._numbers[1:] <= self._numbers[:-1]):
+                raise ValueError("its events do not rise")
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in range(self._groups))])
         self._kept: tuple[range, EventBlock] | None = None
 
@@ -168,6 +210,23 @@ class CandidateFile:
         """Some row groups; the last ones are kept, for blocks smaller than a row group."""
         if self._kept is None or self._kept[0] != groups:
             with self._reading():
-                table = self._file.read_row_groups(list(groups), use_threads=False)
-                self._kept = groups, _typed(to_block(table, self.columns))
+                blocks = [
+                    to_block(self._file.read_row_group(group, use_threads=False), self.columns) for group in groups
+                ]
+                if (
+                    self._hashes
+                    and [_hash_of_block(block) for block in blocks] != self._hashes[groups.start : groups.stop]
+                ):
+                    raise ValueError("its sha256 differs")
+                self._kept = groups, concatenate(blocks)
         return self._kept[1]
+
+
+def _read_record(told: bytes) -> dict[str, Any]:
+    """What a file says of its origin."""
+    record = json.loads(told)
+    if not isinstance(record, dict) or not isinstance(record.get("provenance"), dict):
+        raise ValueError("it does not say where it came from")
+    if wrong := [name for name in _WORDS if not isinstance(record.get(name), str) or not record[name].isprintable()]:
+        raise ValueError(f"its {wrong[0]} is {record.get(wrong[0])!r:.40}")
+    return record

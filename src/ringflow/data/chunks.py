@@ -6,7 +6,8 @@
 What fits into one chunk is read once and kept: every chunk is then all of it. Of more, every epoch puts the shards of all
 datasets in a new order and cuts it into chunks. Lanes share an epoch without overlap: they are dealt shards where there are
 enough of them, else the events of every shard. Finished elements are stored in the dataset's `packed/` folder as they are
-first needed, so that the first epoch runs at the speed of Parquet and the others at that of memory.
+first needed, so that the first epoch runs at the speed of Parquet and the others at that of memory. What is stored there is
+verified when it is first read, and made again if it is not what was written.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +26,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ringflow.base.errors import DatasetError, UsageError
-from ringflow.base.rundir import write_atomic, write_errors
-from ringflow.data.manifest import PACKED_FOLDER, Shard, manifest_hash
-from ringflow.data.read import Dataset
+from ringflow.data.manifest import PACKED_FOLDER, Shard, inside, manifest_hash
+from ringflow.data.read import Dataset, whole_cache
 from ringflow.elements.batch import ElementBatch, ElementTargets, from_block, join, target_collection, target_columns
 from ringflow.elements.features import feature_names, needed_columns
 from ringflow.event.schema import parquet_name
@@ -38,12 +37,12 @@ _SHARDS_PER_LANE = 4
 
 
 class _Part(NamedTuple):
-    """The training events of one shard, and the file where their elements are stored."""
+    """The training events of one shard, and the folder where their elements are stored."""
 
     dataset: Dataset
     shard: Shard
     columns: tuple[str, ...]
-    file: Path
+    folder: Path
 
 
 class Lane(NamedTuple):
@@ -106,6 +105,7 @@ class DatasetChunks(Ahead):
         parts = len(self._parts) // lane.of if self._by_shards else len(self._parts)
         self._per_epoch = min(max(round(self.num_events / chunk_events), 1), parts)
         self._whole: ElementBatch | None = None
+        self._verified: dict[str, Path] = {}
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="shards")
 
     def chunk(self, index: int) -> ElementBatch:
@@ -138,18 +138,27 @@ class DatasetChunks(Ahead):
         return made.take(torch.arange(self._lane.number, made.num_events, self._lane.of))
 
     def _elements(self, part: _Part) -> ElementBatch:
-        """The training events of a shard; stored, and made first if they are not there or cannot be read."""
-        is_stored = self._per_epoch > 1  # else they are read once
-        with suppress(OSError, SafetensorError, KeyError):
-            if is_stored:
-                return from_tensors(load_file(part.file))
-        blocks = part.dataset.one_shard(part.shard).events("train", part.columns)
-        batch = join([from_block(block, self._calorimeter, with_targets=True) for block in blocks])
-        if is_stored:
-            with write_errors(part.file):
-                part.file.parent.mkdir(parents=True, exist_ok=True)
-                write_atomic(part.file, save({name: c.contiguous() for name, c in to_tensors(batch).items()}))
-        return batch
+        """The training events of a shard; stored, and made first if they are not there or are not what was written."""
+
+        def make() -> ElementBatch:
+            blocks = part.dataset.one_shard(part.shard).events("train", part.columns)
+            return join([from_block(block, self._calorimeter, with_targets=True) for block in blocks])
+
+        def store(path: Path) -> None:
+            path.write_bytes(save({name: column.contiguous() for name, column in to_tensors(make()).items()}))
+
+        if self._per_epoch == 1:  # they are read once
+            return make()
+        key = part.shard.sha256
+        if key not in self._verified:
+            self._verified[key] = whole_cache(part.folder, f"{key[:_DIGITS]}.safetensors", store)
+        file, width = self._verified[key], len(feature_names(("track", self._calorimeter)))
+        try:
+            return _stored_batch(file, part.shard.splits["train"], width)
+        except (OSError, SafetensorError, KeyError, ValueError, IndexError):
+            del self._verified[key]  # gone or changed meanwhile, or somebody's who gave other content the right name
+            file.unlink(missing_ok=True)
+            return self._elements(part)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -200,14 +209,27 @@ def _parts(dataset: Dataset, calorimeter: str, cache: Path | None) -> list[_Part
     columns = training_columns(dataset, calorimeter)
     what = [STORED_VERSION, feature_names(("track", calorimeter)), columns, dataset.manifest.split_rule.model_dump()]
     key = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-    folder = (cache or dataset.path / PACKED_FOLDER) / f"elements-{key}"
-    shards = [shard for shard in dataset.manifest.shards if shard.splits["train"]]
-    return [_Part(dataset, shard, columns, folder / f"{shard.sha256[:32]}.safetensors") for shard in shards]
+    folder = inside(cache or inside(dataset.path, PACKED_FOLDER), f"elements-{key}")
+    return [_Part(dataset, shard, columns, folder) for shard in dataset.manifest.shards if shard.splits["train"]]
 
 
 #: To be raised when the meaning of a stored column changes under the same name.
 STORED_VERSION = 1
-_STORED = ["kind", "features", "position", "reference", "charge", "offsets", "label", "target_charge", "momentum"]
+#: Of the sha256 of a shard, in the name of the file of its elements.
+_DIGITS = 32
+_CODE, _NUMBER = torch.int8, torch.float32
+#: Stored columns: their types and how many numbers an element has there; 0: no second axis; None: as many as features.
+_STORED: dict[str, tuple[torch.dtype, int | None]] = {
+    "kind": (_CODE, 0),
+    "features": (_NUMBER, None),
+    "position": (_NUMBER, 2),
+    "reference": (_NUMBER, 4),
+    "charge": (_CODE, 0),
+    "offsets": (torch.int64, 0),
+    "label": (_CODE, 0),
+    "target_charge": (_CODE, 0),
+    "momentum": (_NUMBER, 4),
+}
 
 
 def to_tensors(batch: ElementBatch) -> dict[str, Tensor]:
@@ -230,7 +252,21 @@ def to_tensors(batch: ElementBatch) -> dict[str, Tensor]:
 def from_tensors(columns: dict[str, Tensor]) -> ElementBatch:
     """The batch again."""
     kind, features, position, reference, charge, offsets, label, target_charge, momentum = (
-        columns[name].long() if columns[name].dtype == torch.int8 else columns[name] for name in _STORED
+        columns[name].long() if columns[name].dtype == _CODE else columns[name] for name in _STORED
     )
     targets = ElementTargets(label, target_charge, momentum)
     return ElementBatch(kind, features, position, reference, charge, offsets, targets)
+
+
+def _stored_batch(file: Path, num_events: int, num_features: int) -> ElementBatch:
+    """The batch in a file; a ValueError if it is none of so many events with so many features."""
+    columns = load_file(file)
+    offsets = columns["offsets"]
+    for name, (dtype, width) in _STORED.items():
+        rows = num_events + 1 if name == "offsets" else int(offsets[-1])
+        shape = (rows,) if width == 0 else (rows, num_features if width is None else width)
+        if columns[name].dtype != dtype or columns[name].shape != shape:
+            raise ValueError(f"{name} is {columns[name].dtype} {tuple(columns[name].shape)}, not {dtype} {shape}")
+    if offsets[0] != 0 or (offsets.diff() < 0).any():
+        raise ValueError("events do not follow each other")
+    return from_tensors(columns)

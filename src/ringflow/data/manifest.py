@@ -17,14 +17,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pydantic
 
-from ringflow.base.errors import DatasetError, UsageError
+from ringflow.base.errors import DatasetError, RingflowError, UsageError
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, Column, parquet_name
 
@@ -48,17 +49,32 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 Columns = dict[str, tuple[str, ...]]
 
 
+def _require_printable(text: str) -> str:
+    if not text.isprintable():  # what moves a terminal's cursor is no name
+        raise ValueError("has characters that cannot be printed")
+    return text
+
+
+# A manifest may come from anybody. What becomes a path has the form of ours, and numbers fit into the columns they count.
+Name = Annotated[str, pydantic.AfterValidator(_require_printable)]
+ShardFile = Annotated[str, pydantic.Field(pattern=r"^shard-[0-9]{5,12}\.parquet$")]
+Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+#: Of a split rule.
+Remainder = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
+
+
 class _Record(pydantic.BaseModel):
-    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class SplitRule(_Record):
     """An event belongs to the split whose remainders hold `event_number % modulus`."""
 
-    modulus: int = pydantic.Field(default=10, ge=1)
-    train: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
-    valid: tuple[int, ...] = (8,)
-    test: tuple[int, ...] = (9,)
+    modulus: int = pydantic.Field(default=10, ge=1, lt=2**31)
+    train: tuple[Remainder, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
+    valid: tuple[Remainder, ...] = (8,)
+    test: tuple[Remainder, ...] = (9,)
 
     def select(self, event_number: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.bool_]:
         """Mask of the events in a split."""
@@ -74,28 +90,55 @@ class SplitRule(_Record):
 class Shard(_Record):
     """One Parquet file: which events it holds, its size and hash, and the number of objects per collection."""
 
-    file: str
-    first_event: int
-    last_event: int
-    num_events: int = pydantic.Field(ge=1)
-    bytes: int
-    sha256: str
-    counts: dict[str, int]
-    splits: dict[str, int]
+    file: ShardFile
+    first_event: Count
+    last_event: Count
+    num_events: int = pydantic.Field(ge=1, lt=2**63)
+    bytes: Count
+    sha256: Sha256
+    counts: dict[str, Count]
+    splits: dict[str, Count]
+
+    @pydantic.model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.last_event - self.first_event + 1 < self.num_events:
+            raise ValueError(f"{self.num_events} events have no room from {self.first_event} to {self.last_event}")
+        return self
 
 
 class Manifest(_Record):
     """Everything one can know about a dataset without opening a shard."""
 
     schema_version: int
-    detector: str
-    sample: str
-    num_events: int
-    columns: Columns
+    detector: Name
+    sample: Name
+    num_events: Count
+    columns: Columns = pydantic.Field(min_length=1)
     split_rule: SplitRule
-    splits: dict[str, int]
-    shards: tuple[Shard, ...]
+    splits: dict[str, Count]
+    shards: tuple[Shard, ...] = pydantic.Field(min_length=1)
     provenance: dict[str, Any]
+
+    @pydantic.model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        """What it says of the same thing in two places is the same, and its columns are those of the schema."""
+        for name, present in self.columns.items():
+            known = [column.name for column in COLLECTIONS.get(name, ())]
+            if not present or [column for column in known if column in present] != list(present):
+                raise ValueError(f"{name!r} has columns that are not those of the schema, in its order")
+        for shard in self.shards:
+            if shard.counts.keys() != self.columns.keys() or shard.splits.keys() != set(SPLITS):
+                raise ValueError(f"{shard.file} does not count the collections and splits that there are")
+        for earlier, later in pairwise(self.shards):
+            if later.first_event <= earlier.last_event:
+                raise ValueError(f"the events of {later.file} do not come after those of {earlier.file}")
+        if len({shard.file for shard in self.shards}) < len(self.shards):
+            raise ValueError("a shard is there twice")
+        if self.num_events != sum(shard.num_events for shard in self.shards):
+            raise ValueError(f"num_events is {self.num_events}, which is not the sum over the shards")
+        if self.splits != {split: sum(shard.splits[split] for shard in self.shards) for split in SPLITS}:
+            raise ValueError(f"splits are {self.splits}, which is not the sum over the shards")
+        return self
 
     @property
     def counts(self) -> dict[str, int]:
@@ -134,26 +177,46 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and validate the manifest of a dataset folder."""
     if not folder.is_dir():
         raise DatasetError(instead_of_dataset(folder))
-    path = folder / MANIFEST_FILE
+    path = inside(folder, MANIFEST_FILE)
     if not path.is_file():
         if (folder / PRODUCTION_FOLDER).is_dir():
             raise DatasetError(f"the production of {folder} is unfinished; run the same command again")
-        inside = min((found.parent for found in folder.glob(f"*/{MANIFEST_FILE}")), default=None)
-        where = "the folder that has one" if inside is None else f"a folder that has one, such as {inside}"
+        found = min((found.parent for found in folder.glob(f"*/{MANIFEST_FILE}")), default=None)
+        where = "the folder that has one" if found is None else f"a folder that has one, such as {found}"
         raise DatasetError(f"{folder} is not a dataset: it has no {MANIFEST_FILE}; give {where}")
+    content = read_json(path, DatasetError, "make the dataset again")
+    if (version := content.get("schema_version")) != SCHEMA_VERSION:
+        shown = str(version)[:20] if isinstance(version, int) else repr(version)[:20]
+        raise DatasetError(f"{path} has schema version {shown}, this ringflow reads {SCHEMA_VERSION}; make it again")
     try:
-        content = json.loads(path.read_bytes())
-    except ValueError:
-        raise DatasetError(f"{path} is not readable JSON; make the dataset again") from None
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise DatasetError(f"{path} has schema version {version}, this ringflow reads {SCHEMA_VERSION}; make it again")
-    try:
-        return Manifest.model_validate(content)
+        return Manifest.model_validate_json(
+            path.read_bytes()
+        )  # which takes lists for tuples, and nothing else for numbers
     except pydantic.ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"]))
-        raise DatasetError(f"{path} is damaged at {field!r} ({problem['msg']}); make the dataset again") from None
+        field = ".".join(map(str, problem["loc"]))[:100]
+        reason = problem["msg"].removeprefix("Value error, ")
+        at = f" at {field!r}" if field else ""
+        raise DatasetError(f"{path} is damaged{at} ({reason[:300]}); make the dataset again") from None
+
+
+def inside(folder: Path, name: str) -> Path:
+    """A file or folder of a dataset; an error if it is a link to somewhere else, which nobody meant to open or to change."""
+    path = folder / name
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise DatasetError(f"{path} is a link out of its folder; put a copy in its place, or remove it")
+    return path
+
+
+def read_json(path: Path, error: type[RingflowError], then: str) -> dict[str, Any]:
+    """A JSON object in a file; if there is none, an error that says what to do then."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise error(f"{path} is not readable JSON; {then}") from None
+    if not isinstance(found, dict):
+        raise error(f"{path} holds no JSON object; {then}")
+    return found
 
 
 def instead_of_dataset(path: Path) -> str:

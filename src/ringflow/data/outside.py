@@ -25,7 +25,7 @@ from ringflow.base.words import did_you_mean
 from ringflow.data.manifest import CARD_FILE, dataset_card, make_manifest, write_manifest
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_of, shard_file
-from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.block import Collection, EventBlock, cast, dangling
 from ringflow.event.schema import COLLECTIONS, Column
 
 
@@ -184,18 +184,15 @@ def _event_numbers(given: Any, collections: Mapping[str, Collection]) -> npt.NDA
 def _check_indices(block: EventBlock) -> None:
     for name, part in block.collections.items():
         for column in COLLECTIONS[name]:
-            if column.points_to is None or column.name not in part.columns:
-                continue
-            if column.points_to not in block:
+            if column.points_to is not None and column.name in part.columns and column.points_to not in block:
                 raise UsageError(
                     f"{name}.{column.name} points into {column.points_to}, which was not given; give it or leave it out"
                 )
-            index: npt.NDArray[Any] = part[column.name]
-            limit = np.repeat(block[column.points_to].counts, part.counts)
-            wrong = (index < -1) | (index >= limit)
-            if np.any(wrong):
-                event = np.repeat(block.event_number, part.counts)[wrong][0]
-                raise UsageError(
-                    f"{name}.{column.name} is {index[wrong][0]} in event {event}, where there are {limit[wrong][0]} "
-                    f"{column.points_to} objects; indices count from 0 within the event, -1 for none"
-                )
+    for name, column, wrong in dangling(block):
+        if wrong.any():
+            part, at, pointed = block[name], int(np.argmax(wrong)), str(column.points_to)
+            row = int(np.repeat(np.arange(len(block)), part.counts)[at])
+            raise UsageError(
+                f"{name}.{column.name} is {part[column.name][at]} in event {block.event_number[row]}, where there are "
+                f"{block[pointed].counts[row]} {pointed} objects; indices count from 0 within the event, -1 for none"
+            )

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError, UsageError
-from ringflow.base.rundir import atomic_path, write_errors
-from ringflow.base.words import did_you_mean
-from ringflow.data.manifest import PACKED_FOLDER, Columns, Manifest, Shard, manifest_hash, read_manifest
-from ringflow.data.write import EVENT_NUMBER, VERSION_KEY, arrow_schema, to_table
-from ringflow.event.block import Collection, EventBlock, concatenate
+from ringflow.base.rundir import sync, temporary_beside, write_errors
+from ringflow.base.words import did_you_mean, size_in_words
+from ringflow.data.manifest import (
+    PACKED_FOLDER,
+    Columns,
+    Manifest,
+    Shard,
+    inside,
+    manifest_hash,
+    read_manifest,
+    schema_columns,
+)
+from ringflow.data.write import EVENT_NUMBER, VERSION_KEY, arrow_schema, file_hash, to_table
+from ringflow.event.block import Collection, EventBlock, concatenate, dangling
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, parquet_name
 
 #: What Arrow raises for a broken file; a ValueError is, for example, a column name that is no text any more.
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+#: What a row group may unpack into: so many bytes, or so many times the size of its file.
+_MODEST, _MOST_PACKED = 1 << 28, 200
+#: Seconds after a write in which another one may leave the time of a file as it is.
+_SETTLED = 2.0
+#: Of the sha256 of a cached file, in its name.
+_DIGITS = 32
 
 #: Columns of a dataset that hold the truth an evaluation needs.
 TRUTH_COLUMNS = (
@@ -88,18 +106,43 @@ class Dataset:
     ) -> PackedEvents:
         """Memory-mapped columns with random access by event, converted once and kept under `packed/` (or `cache`)."""
         wanted = select_columns(self.columns, columns)
-        folder = cache or self.path / PACKED_FOLDER
+        folder = cache or inside(self.path, PACKED_FOLDER)
         key = hashlib.sha256(f"{manifest_hash(self.path)} {json.dumps(wanted)}".encode()).hexdigest()[:16]
-        file = folder / f"{key}.arrow"
-        if not file.is_file():
+
+        def make(path: Path) -> None:
             names = [parquet_name(name, column) for name, present in wanted.items() for column in present]
-            with write_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(file) as temporary, pa.ipc.new_file(temporary, arrow_schema(wanted)) as writer:
+            with pa.ipc.new_file(path, arrow_schema(wanted)) as writer:
                 for block in self.events(columns=names):
                     writer.write_table(to_table(block, wanted))
-        packed = PackedEvents(file, wanted)
+
+        packed = PackedEvents(whole_cache(folder, f"{key}.arrow", make), wanted)
         return packed if split is None else packed.select(self.manifest.split_rule.select(packed.event_number, split))
+
+
+def whole_cache(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """A file of a cache, which is made if there is none that is whole: its name tells the hash of what is in it."""
+    key, suffix = name.split(".")
+    with write_errors(folder):
+        for file in folder.glob(f"{key}-*.{suffix}"):
+            if is_whole(file):
+                return file
+            file.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_beside(folder / name)
+        try:
+            make(temporary)
+            sync(temporary)
+            file = temporary.replace(folder / f"{key}-{file_hash(temporary)[:_DIGITS]}.{suffix}")
+            sync(folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return file
+
+
+def is_whole(cached: Path) -> bool:
+    """Whether a file of a cache is what its name says."""
+    said = cached.stem.rpartition("-")[2]
+    return cached.is_file() and not cached.is_symlink() and file_hash(cached)[:_DIGITS] == said
 
 
 class PackedEvents:
@@ -110,18 +153,23 @@ class PackedEvents:
 
     def __init__(self, file: Path, columns: Columns) -> None:
         self.columns = columns
-        self._table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+        try:
+            self._table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+            self._table.validate(full=True)
+            to_block(self._table, columns)
+        except UNREADABLE as error:  # its hash is right: somebody made it like that
+            reason = " ".join(str(error).split())[:200]
+            raise DatasetError(f"{file} holds no events of this dataset ({reason}); remove it") from None
         self._rows: npt.NDArray[np.int64] = np.arange(len(self._table))
 
     @property
     def event_number(self) -> npt.NDArray[np.int64]:
         """Number of every event, in the order of access."""
-        return np.asarray(_numbers(self._table[EVENT_NUMBER].combine_chunks())[self._rows])
+        return to_block(self._table, {}).event_number[self._rows]
 
     def counts(self, collection: str) -> npt.NDArray[np.int64]:
         """Objects per event, in the order of access: what a sampler needs to make batches of even size."""
-        lists = self._table[parquet_name(collection, self.columns[collection][0])].chunks
-        return np.asarray(np.concatenate([np.diff(_numbers(part.offsets)) for part in lists])[self._rows])
+        return to_block(self._table, {collection: self.columns[collection][:1]})[collection].counts[self._rows]
 
     def select(self, mask: npt.NDArray[np.bool_]) -> PackedEvents:
         """The events under a mask."""
@@ -165,25 +213,60 @@ def has_truth(dataset: Dataset) -> bool:
     return set(TRUTH_COLUMNS) <= present
 
 
-def read_shard(folder: Path, shard: Shard, columns: Columns) -> Iterator[EventBlock]:
-    """The row groups of a shard, one block each."""
-    path = folder / shard.file
+def read_shard(folder: Path, shard: Shard, columns: Columns, *, verify: bool = True) -> Iterator[EventBlock]:
+    """The row groups of a shard, one block each.
+
+    Unless `verify` is off, the file is what the manifest says, bit by bit, event numbers rise and indices point to something.
+    """
+    path = inside(folder, shard.file)
     names = [EVENT_NUMBER, *(parquet_name(c, column) for c, present in columns.items() for column in present)]
     try:
+        if verify and not _has_hash(path, shard.sha256):
+            raise DatasetError(
+                f"{path} is corrupted (its sha256 is not that of the manifest); run `ringflow check`, then make it again"
+            )
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             _verify_shard(path, shard, file, names)
+            last = shard.first_event - 1
             for group in range(file.num_row_groups):
-                yield to_block(file.read_row_group(group, columns=names, use_threads=False), columns)
+                block = to_block(file.read_row_group(group, columns=names, use_threads=False), columns)
+                if verify:
+                    last = _verify_block(path, shard, block, last)
+                yield block
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200]
         raise DatasetError(f"{path} is corrupted ({reason}); run `ringflow check`, then make it again") from None
+
+
+def _has_hash(path: Path, sha256: str) -> bool:
+    """Whether a file has a hash, which is computed once as long as nobody writes to the file."""
+    known = path.stat()
+    if time.time() - known.st_mtime < _SETTLED:  # another write may not change the time
+        return file_hash(path) == sha256
+    return _hash_of(path, known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns) == sha256
+
+
+@lru_cache(maxsize=100_000)
+def _hash_of(path: Path, *_: int) -> str:
+    return file_hash(path)
+
+
+def require_modest(file: pq.ParquetFile, size: int) -> None:
+    """An error for a file that says it unpacks into more than one would ever write: it would take all memory."""
+    for group in range(file.num_row_groups):
+        held = file.metadata.row_group(group)
+        values = sum(held.column(index).num_values for index in range(held.num_columns))
+        if 8 * values > max(_MODEST, _MOST_PACKED * size):
+            raise ValueError(f"{values} numbers in {size_in_words(size)}")
 
 
 def _verify_shard(path: Path, shard: Shard, file: pq.ParquetFile, names: Sequence[str]) -> None:
     schema = file.schema_arrow  # made anew whenever it is asked for
     version = (schema.metadata or {}).get(VERSION_KEY, b"none").decode()
     if version != str(SCHEMA_VERSION):
-        raise DatasetError(f"{path} has schema version {version}, this ringflow reads {SCHEMA_VERSION}; make it again")
+        raise DatasetError(
+            f"{path} has schema version {version[:20]!r}, this ringflow reads {SCHEMA_VERSION}; make it again"
+        )
     present = set(schema.names)
     if missing := [name for name in names if name not in present]:
         raise DatasetError(f"{path} lacks the column {missing[0]!r} that the manifest names; make the dataset again")
@@ -191,16 +274,39 @@ def _verify_shard(path: Path, shard: Shard, file: pq.ParquetFile, names: Sequenc
         raise DatasetError(
             f"{path} has {file.metadata.num_rows} events, the manifest says {shard.num_events}; make the dataset again"
         )
+    require_modest(file, path.stat().st_size)
+
+
+def _verify_block(path: Path, shard: Shard, block: EventBlock, last: int) -> int:
+    """The last event of a block, if its events come after the last one before and are those of the shard."""
+    numbers = np.concatenate([[last], block.event_number])
+    if np.any(numbers[1:] <= numbers[:-1]) or numbers[-1] > shard.last_event:
+        raise DatasetError(
+            f"{path} has events that do not rise from {shard.first_event} to {shard.last_event}; make the dataset again"
+        )
+    for name, column, wrong in dangling(block):
+        if wrong.any():
+            event = np.repeat(block.event_number, block[name].counts)[np.argmax(wrong)]
+            raise DatasetError(
+                f"{path}: {name}_{column.name} points to no {column.points_to} in event {event}; make the dataset again"
+            )
+    return int(numbers[-1])
 
 
 def to_block(table: pa.Table, columns: Columns) -> EventBlock:
-    """A table with these columns as numpy over the same memory."""
+    """A table with these columns as numpy over the same memory; a ValueError if it holds anything else than the schema says."""
     collections = {}
-    for name, present in columns.items():
-        lists = {column: _array(table, parquet_name(name, column)) for column in present}
-        counts = np.diff(_numbers(next(iter(lists.values())).offsets)).astype(np.int64)
-        collections[name] = Collection(counts, {column: _numbers(values.flatten()) for column, values in lists.items()})
-    return EventBlock(_numbers(_array(table, EVENT_NUMBER)), collections)
+    for name, described in schema_columns(columns).items():
+        counts: npt.NDArray[np.int64] | None = None
+        flat = {}
+        for column in described:
+            offsets, flat[column.name] = _lists(table, parquet_name(name, column.name), column.dtype)
+            if counts is not None and not np.array_equal(np.diff(offsets), counts):
+                raise ValueError(f"the columns of {name} have different numbers of objects")
+            counts = np.diff(offsets).astype(np.int64)
+        assert counts is not None, "a collection has columns"
+        collections[name] = Collection(counts, flat)
+    return EventBlock(_numbers(_array(table, EVENT_NUMBER), np.dtype(np.int64), EVENT_NUMBER), collections)
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:
@@ -208,9 +314,22 @@ def _array(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """An Arrow array without nulls as numpy over the same memory; `to_numpy` would load pandas where it is installed."""
-    dtype = np.dtype(array.type.to_pandas_dtype())
+def _lists(table: pa.Table, name: str, dtype: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+    """Where the list of each event begins and ends, counted from the first, and the values of all of them."""
+    lists = _array(table, name)
+    if not pa.types.is_list(lists.type) or lists.null_count:
+        raise ValueError(f"{name} holds {lists.type} and {lists.null_count} missing values, not one list per event")
+    offsets = _numbers(lists.offsets, np.dtype(np.int32), name) if len(lists) else np.zeros(1, np.int32)
+    values = _numbers(lists.values, np.dtype(dtype), name)
+    if offsets[0] < 0 or offsets[-1] > len(values) or np.any(np.diff(offsets) < 0):
+        raise ValueError(f"{name} has lists that do not follow each other")
+    return offsets, values[offsets[0] : offsets[-1]]
+
+
+def _numbers(array: pa.Array, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    """An Arrow array as numpy over the same memory; `to_numpy` would load pandas where it is installed."""
+    if array.type != pa.from_numpy_dtype(dtype) or array.null_count:
+        raise ValueError(f"{name} holds {array.type} and {array.null_count} missing values, not {dtype}")
     if not len(array):
         return np.zeros(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
@@ -238,7 +357,7 @@ def to_awkward(block: EventBlock) -> Any:
 
 def _verify_files(folder: Path, manifest: Manifest) -> None:
     for shard in manifest.shards:
-        path = folder / shard.file
+        path = inside(folder, shard.file)
         if not path.is_file():
             raise DatasetError(f"{path} is missing but in the manifest; put it back or make the dataset again")
         if (size := path.stat().st_size) != shard.bytes:

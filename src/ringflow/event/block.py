@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection as Names
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import DatasetError
-from ringflow.event.schema import COLLECTIONS
+from ringflow.event.schema import COLLECTIONS, Column
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,15 @@ def cast(collection: str, counts: npt.NDArray[np.int64], columns: dict[str, npt.
         c.name: columns[c.name].astype(c.dtype, copy=False) for c in COLLECTIONS[collection] if c.name in columns
     }
     return Collection(counts.astype(np.int64, copy=False), ordered)
+
+
+def dangling(block: EventBlock) -> Iterator[tuple[str, Column, npt.NDArray[np.bool_]]]:
+    """Every column of indices into a collection that is there, and which of them are neither -1 nor in its range."""
+    for name, part in block.collections.items():
+        for column in COLLECTIONS[name]:
+            if column.points_to in block.collections and column.name in part.columns:
+                limit, index = np.repeat(block[column.points_to].counts, part.counts), part[column.name]
+                yield name, column, (index < -1) | (index >= limit)
 
 
 def require_finite(block: EventBlock, columns: Mapping[str, Names[str]]) -> None:

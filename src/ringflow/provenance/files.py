@@ -121,7 +121,7 @@ def json_file(path: Path) -> dict[str, Any]:
     """A JSON object in a file."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise InputFileError(f"{path} is missing or is not readable JSON; put a copy of it back") from None
     if not isinstance(found, dict):
         raise InputFileError(f"{path} holds no JSON object; put a copy of it back")

@@ -57,7 +57,12 @@ def trace(path: Path, particle: str | None = None, *, search: Sequence[Path] = (
         raise InputFileError(f"nothing at {path}; {_NOT_OURS}")
     asked = AskedParticle.parse(particle) if particle is not None else None
     places = SearchedFolders([*search, path.absolute().parent, Path.cwd(), shipped.MODEL.parent])
-    return _Trace(places, thorough).of(path, asked)
+    try:
+        return _Trace(places, thorough).of(path, asked)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        # Records of records: what is wrong anywhere in them is one line here.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputFileError(f"{path} has a record that is not as ringflow writes it ({reason})") from None
 
 
 def kind_of(folder: Path) -> Kind | None:
@@ -168,7 +173,7 @@ class _Trace:
     ) -> Node:
         """The dataset that a file says it was made of; `at` are folders where it was."""
         name = str(described.get("dataset") or described.get("sample") or "dataset")
-        sha256 = described.get("manifest_sha256")
+        sha256 = str(described.get("manifest_sha256") or "")
         there = [path for path in at if (path / MANIFEST_FILE).is_file()]
         if not sha256:
             note = "which version of it is not recorded" + (f"; one lies at {there[0]} now" if there else "")

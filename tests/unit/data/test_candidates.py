@@ -10,23 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fixtures.fake_events import write_fake_dataset
+from fixtures.fake_events import fake_candidates, write_fake_dataset
 from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.data.candidates import CandidateFile, read_candidates, write_candidates
 from ringflow.data.read import Dataset
-from ringflow.event.block import Collection, EventBlock, concatenate
-
-
-def made_of(dataset: Dataset, split: str | None = None) -> Iterator[EventBlock]:
-    """The targets as candidates."""
-    for block in dataset.events(split, columns=["target"]):
-        targets = block["target"]
-        columns = {name: targets[name] for name in ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")}
-        yield EventBlock(block.event_number, {"candidate": Collection(targets.counts, columns)})
+from ringflow.event.block import EventBlock, concatenate
 
 
 def write(path: Path, dataset: Dataset, split: str | None = None) -> Path:
-    write_candidates(path, dataset, made_of(dataset, split), reconstruction="mine", provenance={"version": 3})
+    write_candidates(path, dataset, fake_candidates(dataset, split), reconstruction="mine", provenance={"version": 3})
     return path
 
 
@@ -36,7 +28,7 @@ def test_candidates_come_back_beside_their_events(
 ) -> None:
     opened = Dataset(dataset)
     path = write(tmp_path / "mine.parquet", opened, written)
-    expected, found = list(made_of(opened, read)), list(read_candidates(path, opened, read))
+    expected, found = list(fake_candidates(opened, read)), list(read_candidates(path, opened, read))
     assert len(found) == len(expected) > 0
     for block, candidates in zip(expected, found, strict=True):
         assert np.array_equal(block["candidate"].counts, candidates.counts)
@@ -50,7 +42,7 @@ def test_candidates_come_back_beside_their_events(
 
 def test_blocks_and_row_groups_may_be_cut_differently(dataset: Path, tmp_path: Path) -> None:
     opened = Dataset(dataset)
-    whole = concatenate(list(made_of(opened)))
+    whole = concatenate(list(fake_candidates(opened)))
     path = tmp_path / "mine.parquet"
     pieces = [whole.take(0, 7), whole.take(7, 8), whole.take(8, 25)]
     assert write_candidates(path, opened, pieces, reconstruction="mine", provenance={}) == 25
@@ -79,7 +71,7 @@ def test_what_is_no_candidate_file_is_said_in_one_line(dataset: Path, tmp_path: 
 
 def test_a_failure_leaves_no_file(dataset: Path, tmp_path: Path) -> None:
     def failing() -> Iterator[EventBlock]:
-        yield next(made_of(Dataset(dataset)))
+        yield next(fake_candidates(Dataset(dataset)))
         raise ValueError("no more")
 
     folder = tmp_path / "out"

@@ -95,7 +95,7 @@ def leave_most_empty(block: EventBlock) -> EventBlock:
         (duplicate, "duplicated events"),
         (leave_most_empty, "fraction of empty events"),
         (
-            lambda block: EventBlock(block.event_number - (block.event_number > 3), block.collections),
+            lambda block: EventBlock(block.event_number - (block.event_number == 4), block.collections),
             "event numbers that do not rise or are repeated",
         ),
         (set_first("track", "d0", np.nan), "values that are not finite"),
@@ -145,9 +145,9 @@ def _truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def _flipped(path: Path) -> None:
+def flipped(path: Path, at: int = 2000) -> None:
     content = bytearray(path.read_bytes())
-    content[2000] ^= 1
+    content[at] ^= 1
     path.write_bytes(content)
 
 
@@ -168,7 +168,7 @@ def _of_another_unit(path: Path) -> None:
     ("harm", "gates"),
     [
         (_truncated, {"shards with another hash than the manifest's", "shards that cannot be read", "events"}),
-        (_flipped, {"shards with another hash than the manifest's"}),
+        (flipped, {"shards with another hash than the manifest's"}),
         (Path.unlink, {"missing shards", "events"}),
         (_of_another_type, {"shards with other columns, types or units"}),
         (_of_another_unit, {"shards with other columns, types or units"}),
@@ -188,9 +188,9 @@ def test_a_file_that_does_not_belong_here(dataset: Path) -> None:
 
 def test_counts_and_splits_that_differ_from_the_manifest(dataset: Path) -> None:
     manifest = read_manifest(dataset)
-    counts = {**manifest.shards[0].counts, "hit": 1}
-    shards = (manifest.shards[0].model_copy(update={"counts": counts}), *manifest.shards[1:])
-    changed = manifest.model_copy(update={"shards": shards, "splits": {"train": 25, "valid": 0, "test": 0}})
+    counts, splits = {**manifest.shards[0].counts, "hit": 1}, {**manifest.shards[0].splits, "train": 7, "test": 2}
+    shards = (manifest.shards[0].model_copy(update={"counts": counts, "splits": splits}), *manifest.shards[1:])
+    changed = manifest.model_copy(update={"shards": shards, "splits": {"train": 20, "valid": 2, "test": 3}})
     (dataset / "manifest.json").write_text(to_json(changed))
     assert failed(dataset) == ["objects per collection", "events per split"]
     rule = manifest.split_rule.model_copy(update={"valid": (7,)})
@@ -198,6 +198,14 @@ def test_counts_and_splits_that_differ_from_the_manifest(dataset: Path) -> None:
     assert "events not in exactly one split" in failed(dataset)
     (dataset / "manifest.json").write_text("{")
     assert failed(dataset) == ["manifest readable"]
+
+
+def test_a_cache_that_is_not_what_was_written(dataset: Path) -> None:
+    Dataset(dataset).packed(["track"])
+    flipped(next((dataset / "packed").iterdir()), 700)
+    assert failed(dataset) == ["cached files that are not what was written"]
+    assert Dataset(dataset).packed(["track"]).event_number.tolist() == list(range(25))
+    assert failed(dataset) == []
 
 
 def test_data_without_the_finer_columns_of_clusters_passes(tmp_path: Path) -> None:

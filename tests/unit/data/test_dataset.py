@@ -8,16 +8,19 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import awkward as ak
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fixtures.fake_events import FakeBlocks, fake_block, fake_request, same
 from ringflow.base.errors import DatasetError, FailureError, UsageError
-from ringflow.data.manifest import Shard, SplitRule, dataset_card, read_manifest, to_json
+from ringflow.data.check import check
+from ringflow.data.manifest import Shard, SplitRule, dataset_card, make_manifest, read_manifest, to_json, write_manifest
 from ringflow.data.production import produce
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_in, columns_of, file_hash
@@ -103,7 +106,7 @@ def test_a_shard_with_other_events_than_the_manifest_says(dataset: Path) -> None
     first, last = dataset / "shard-00000.parquet", dataset / "shard-00002.parquet"
     last.write_bytes(first.read_bytes())
     manifest = json.loads((dataset / "manifest.json").read_text())
-    manifest["shards"][2]["bytes"] = first.stat().st_size
+    manifest["shards"][2] |= {"bytes": first.stat().st_size, "sha256": file_hash(first)}
     (dataset / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DatasetError, match="has 10 events, the manifest says 5"):
         list(Dataset(dataset).events())
@@ -171,16 +174,16 @@ def write(path: Path, *blocks: tuple[int, int]) -> Shard:
 
 
 def test_awkward_and_pandas_read_a_shard_and_every_field_says_what_it_is(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", (0, 3), (3, 2))
-    events, block = ak.from_parquet(tmp_path / "a.parquet"), fake_block(0, 5)
+    write(tmp_path / "shard-00000.parquet", (0, 3), (3, 2))
+    events, block = ak.from_parquet(tmp_path / "shard-00000.parquet"), fake_block(0, 5)
     assert events.event_number.tolist() == [0, 1, 2, 3, 4]
     for name, part in block.collections.items():
         for column, values in part.columns.items():
             assert ak.num(events[parquet_name(name, column)]).tolist() == part.counts.tolist()
             assert np.array_equal(ak.flatten(events[parquet_name(name, column)]), values)
-    frame = pd.read_parquet(tmp_path / "a.parquet", columns=["event_number", "track_pt"])
+    frame = pd.read_parquet(tmp_path / "shard-00000.parquet", columns=["event_number", "track_pt"])
     assert np.array_equal(frame.track_pt[0], fake_block(0, 1)["track"]["pt"])
-    schema = pq.read_schema(tmp_path / "a.parquet")
+    schema = pq.read_schema(tmp_path / "shard-00000.parquet")
     assert schema.metadata[b"ringflow_schema_version"] == str(SCHEMA_VERSION).encode()
     for name in SIMULATED:
         for column in COLLECTIONS[name]:
@@ -192,20 +195,21 @@ def test_awkward_and_pandas_read_a_shard_and_every_field_says_what_it_is(tmp_pat
 
 
 def test_what_a_shard_says_of_itself(tmp_path: Path) -> None:
-    shard = write(tmp_path / "a.parquet", (8, 3), (11, 2))
+    path = tmp_path / "shard-00000.parquet"
+    shard = write(path, (8, 3), (11, 2))
     block = fake_block(8, 5)
     assert (shard.first_event, shard.last_event, shard.num_events) == (8, 12, 5)
     assert shard.counts == {name: len(part) for name, part in block.collections.items()}
     assert shard.splits == {"train": 3, "valid": 1, "test": 1}
-    assert (shard.bytes, shard.sha256) == ((tmp_path / "a.parquet").stat().st_size, file_hash(tmp_path / "a.parquet"))
-    assert columns_in(tmp_path / "a.parquet") == columns_of(block)
+    assert (shard.bytes, shard.sha256) == (path.stat().st_size, file_hash(path))
+    assert columns_in(path) == columns_of(block)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:
     # The kernel answers every write to this device with "no space left".
-    (tmp_path / f".a.parquet.{os.getpid()}.part").symlink_to("/dev/full")
-    with pytest.raises(FailureError, match=r"a\.parquet: the disk is full; free some space"):
-        write(tmp_path / "a.parquet", *((first, 200) for first in range(0, 2000, 200)))
+    (tmp_path / f".shard-00000.parquet.{os.getpid()}.part").symlink_to("/dev/full")
+    with pytest.raises(FailureError, match=r"shard-00000\.parquet: the disk is full; free some space"):
+        write(tmp_path / "shard-00000.parquet", *((first, 200) for first in range(0, 2000, 200)))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -235,20 +239,156 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
+SHARD = {"file": "shard-00000.parquet", "first_event": 0, "last_event": 9, "num_events": 10}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ("[1, 2", "not readable JSON"),
+        ("[" * 100_000, "not readable JSON"),
+        ("[]", "holds no JSON object"),
         ({"schema_version": 2}, "has schema version 2, this ringflow reads 1"),
         ({"schema_version": None}, "has schema version None"),
+        ({"schema_version": True}, "damaged at 'schema_version'"),
         ({"num_events": "many"}, "damaged at 'num_events'"),
+        ({"num_events": 24}, "num_events is 24, which is not the sum"),
+        ({"num_events": 10**30}, "damaged at 'num_events'"),
+        ({"splits": {"train": 25, "valid": 0, "test": 0}}, "splits are .*, which is not the sum"),
+        ({"split_rule": {"modulus": 0}}, "damaged at 'split_rule.modulus'"),
+        ({"split_rule": {"train": [2**70]}}, "damaged at 'split_rule.train.0'"),
+        ({"shards": []}, "damaged at 'shards'"),
+        ({"columns": {"track": ["pt", "mass"]}}, "'track' has columns that are not those of the schema"),
+        ({"columns": {"track": ["eta", "pt"]}}, "'track' has columns that are not those of the schema, in its order"),
+        ({"columns": {"track\x1b[2J": []}}, "has columns that are not those of the schema"),
+        ({"columns": {}}, "damaged at 'columns'"),
+        ({"detector": "clic\x1b[2J"}, "damaged at 'detector' .*cannot be printed"),
+        *(
+            ({"shards": [{**SHARD, **wrong}]}, f"damaged at 'shards.0.{next(iter(wrong))}")
+            for wrong in (
+                {"file": "../shard-00000.parquet"},
+                {"file": "/etc/shard-00000.parquet"},
+                {"file": "notes.parquet"},
+                {"sha256": "../../outside"},
+                {"sha256": "F" * 64},
+                {"num_events": 0},
+                {"bytes": -1},
+                {"counts": {"track": -1}},
+            )
+        ),
     ],
 )
 def test_a_damaged_manifest_says_where(dataset: Path, changes: str | dict[str, object], said: str) -> None:
     path = dataset / "manifest.json"
-    path.write_text(changes if isinstance(changes, str) else json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(DatasetError, match=said):
+    content = json.loads(path.read_text())
+    if isinstance(changes, dict) and isinstance(shards := changes.get("shards"), list) and shards:
+        changes = {"shards": [{**content["shards"][0], **shards[0]}]}
+    path.write_text(changes if isinstance(changes, str) else json.dumps({**content, **changes}))
+    with pytest.raises(DatasetError, match=said) as caught:
         read_manifest(dataset)
+    assert str(caught.value).isprintable()
+
+
+def test_shards_follow_each_other_and_each_is_there_once(dataset: Path) -> None:
+    path = dataset / "manifest.json"
+    content = json.loads(path.read_text())
+    first, second, third = content["shards"]
+    for shards, said in (
+        ([second, first, third], "shard-00000.parquet do not come after those of shard-00001"),
+        ([first, {**second, "file": first["file"]}, third], "a shard is there twice"),
+        ([first, {**second, "last_event": 12}, third], "10 events have no room from 10 to 12"),
+        (
+            [first, {**second, "counts": {"track": 1}}, third],
+            "does not count the collections and splits that there are",
+        ),
+    ):
+        path.write_text(json.dumps({**content, "shards": shards}))
+        with pytest.raises(DatasetError, match=said):
+            Dataset(dataset)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "shard-00001.parquet", "packed"])
+def test_a_link_out_of_the_dataset_is_not_followed(dataset: Path, tmp_path: Path, name: str) -> None:
+    outside, path = tmp_path / "outside", dataset / name
+    if name == "packed":
+        outside.mkdir()
+    else:
+        path.rename(outside)
+    path.symlink_to(outside)
+    with pytest.raises(DatasetError, match=rf"{name} is a link out of its folder; put a copy"):
+        Dataset(dataset).packed(["track"])
+    assert name != "packed" or list(outside.iterdir()) == []
+
+
+def test_a_dataset_may_be_reached_by_a_link(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(dataset)
+    assert len(list(Dataset(tmp_path / "link").packed(["track"]).event_number)) == 25
+
+
+def lying(folder: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
+    """A dataset whose manifest has the right hash of a shard in which something else is wrong."""
+    shard, block = write(folder / "shard-00000.parquet", (0, 3)), fake_block(0, 3)
+    path = folder / shard.file
+    table = pq.read_table(path)
+    pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path)
+    shard = shard.model_copy(update={"bytes": path.stat().st_size, "sha256": file_hash(path)})
+    made = make_manifest(detector="d", sample="s", columns=columns_of(block), shards=[shard], provenance={})
+    write_manifest(folder, made)
+    return folder
+
+
+def with_column(name: str, values: Callable[[pa.ChunkedArray], object]) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        made = values(table[name].combine_chunks())
+        return table.set_column(table.schema.get_field_index(name), name, made)
+
+    return change
+
+
+def as_lists(change: Callable[[list[Any]], list[Any]]) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: pa.array(change(array.to_pylist()), array.type)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_column("track_pt", lambda a: a.cast(pa.list_(pa.float64()))), "track_pt holds double"),
+        (with_column("track_pt", lambda a: pa.array([1.0, 2.0, 3.0])), "track_pt holds float|track_pt holds double"),
+        (
+            with_column("track_pt", lambda a: pa.array([None, *a.to_pylist()[1:]], pa.list_(pa.float32()))),
+            "1 missing values",
+        ),
+        (
+            with_column("track_pt", lambda a: pa.array([[None], *a.to_pylist()[1:]], pa.list_(pa.float32()))),
+            "1 missing values",
+        ),
+        (with_column("track_pt", as_lists(lambda v: [[1.0], *v[1:]])), "track have different numbers of objects"),
+        (with_column("event_number", lambda a: pa.array([0, 1, 1])), "events that do not rise from 0 to 2"),
+        (with_column("event_number", lambda a: pa.array([1, 2, 3])), "events that do not rise from 0 to 2"),
+        (with_column("event_number", lambda a: pa.array(["0", "1", "2"])), "event_number holds string"),
+        (
+            with_column("track_particle", as_lists(lambda v: [[99] * len(v[0]), *v[1:]])),
+            "track_particle points to no particle in event 0",
+        ),
+        (lambda table: table.drop(["track_pt"]), "lacks the column 'track_pt'"),
+        (lambda table: table.slice(0, 2), "has 2 events, the manifest says 3"),
+    ],
+)
+def test_a_shard_that_lies_is_one_line(tmp_path: Path, change: Callable[[pa.Table], pa.Table], said: str) -> None:
+    folder = lying(tmp_path, change)
+    with pytest.raises(DatasetError, match=said) as caught:
+        list(Dataset(folder).events())
+    assert str(caught.value).isprintable()
+    assert not all(row["ok"] for row in check(folder))
+
+
+def test_a_shard_that_would_take_all_memory_is_refused(tmp_path: Path) -> None:
+    zeros = pa.array(np.zeros(34_000_000, np.int8))
+    many = pa.ListArray.from_arrays(pa.array([0, *[len(zeros)] * 3], pa.int32()), zeros)
+    folder = lying(tmp_path, with_column("track_charge", lambda a: many))
+    assert (folder / "shard-00000.parquet").stat().st_size < 1e6
+    with pytest.raises(DatasetError, match="numbers in"):
+        list(Dataset(folder).events())
 
 
 def test_the_card_is_made_of_the_manifest_and_its_example_runs(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
