@@ -175,7 +175,6 @@ def ray_here(folder: str) -> Iterator[None]:
 def ray_cluster(ray_folder: str) -> Iterator[Any]:
     """Two nodes of one core each on this machine, started once for all files."""
     pytest.importorskip("ray", reason="ray is not installed")
-    pytest.importorskip("ray", reason="ray is not installed")
     with ray_here(ray_folder):
         from ray.cluster_utils import Cluster
 

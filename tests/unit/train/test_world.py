@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from ringflow.train.world import ALONE, Tensors, catching_signals, collective, j
 
 CPU = torch.device("cpu")
 SCRIPT = FOLDER / "two_ranks.py"
+GARBAGE = (b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04cos\nsystem\n", b"\xff" * 1000, bytes(64), b"")
 WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -36,7 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def seen() -> list[dict[str, Any]]:
-    """What two processes saw of each other."""
+    """What two processes saw of each other, while strangers said to their store what it does not understand."""
     port = free_port()
     started = []
     try:
@@ -45,7 +49,15 @@ def seen() -> list[dict[str, Any]]:
             environment = {**os.environ, **{name: str(value) for name, value in words.items()}}
             command = [sys.executable, str(SCRIPT)]
             started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        strangers: list[socket.socket] = []
+        while len(strangers) < len(GARBAGE) and started[0].poll() is None:
+            time.sleep(0.05)
+            with suppress(OSError):  # it is not there yet, or no more
+                strangers.append(socket.create_connection(("127.0.0.1", port)))
+                strangers[-1].sendall(GARBAGE[len(strangers) - 1])
         answers = [process.communicate(timeout=120)[0] for process in started]
+        for stranger in strangers:
+            stranger.close()
     finally:
         for process in started:
             process.kill()
@@ -116,7 +128,7 @@ def test_others_that_do_not_come_are_one_line(monkeypatch: pytest.MonkeyPatch):
 def test_a_first_process_elsewhere_is_one_line(monkeypatch: pytest.MonkeyPatch):
     for name, value in zip(WORDS, ("0", "2", "0", "192.0.2.1", "29500"), strict=True):
         monkeypatch.setenv(name, value)
-    with pytest.raises(FailureError, match="MASTER_ADDR=192.0.2.1 is no address of .*, the first machine"):
+    with pytest.raises(FailureError, match=r"MASTER_ADDR=192\.0\.2\.1 is no address of .*, the first machine"):
         joined(CPU, timeout=0.5).__enter__()
 
 
