@@ -17,6 +17,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import lru_cache
@@ -195,8 +196,9 @@ def listening(host: str) -> Iterator[Hearing]:
             server.shutdown()
             while select([server], [], [], 0)[0]:  # whoever has connected, and was not heard yet
                 server.handle_request()
+            until = time.monotonic() + _SECONDS_TO_END
             for speaker in speakers:
-                speaker.join(_SECONDS_TO_END)
+                speaker.join(max(until - time.monotonic(), 0.0))
 
 
 def connected(place: Hearing) -> socket.socket:
