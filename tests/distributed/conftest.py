@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 EVENTS = 120
-SECONDS_TO_START = 90.0
+SECONDS_TO_START = 180.0
 #: Five Javas that live for seconds: no time is spent on making them fast.
 JAVA_ENVIRONMENT = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 RAY_ENVIRONMENT = {

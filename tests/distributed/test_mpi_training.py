@@ -57,7 +57,7 @@ def test_a_killed_process_ends_the_launch_when_there_are_no_restarts_left(datase
             assert len(workers) == 2
             os.kill(workers[left], signal.SIGKILL)
             wait_for("the end", lambda workers=workers: not set(workers) & set(descendants(process.pid)))
-        stdout, stderr = process.communicate(timeout=60)  # the timeout of the training
+        stdout, stderr = process.communicate(timeout=110)  # less than that of the training
     killed = "a process was ended by SIGKILL, and the others with it; start again: it goes on from the last checkpoint"
     assert (process.returncode, stdout) == (1, "")
     ours = [line for line in spoken(stderr) if "another process of this training ended" not in line]

@@ -32,7 +32,7 @@ SMALL = (
     "length.validation_events=4",
     "compute.batch_elements=30",
     "compute.device=cpu",
-    "compute.timeout=60",
+    "compute.timeout=120",
     "source.lanes=2",
     "detector=fake",
 )
@@ -170,7 +170,7 @@ def test_a_process_alone_is_measured_when_it_is_stopped_and_again_when_it_goes_o
     with running(*words, "length.events=100000000") as process:
         wait_for("a checkpoint", lambda: list((run / "checkpoints").glob("step-*")), process)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=90)
+        _, said = process.communicate(timeout=180)
     assert process.returncode == 75, said
     assert f"profile: {run / 'profile' / 'report.html'}" in said.splitlines()
     before = table(run)

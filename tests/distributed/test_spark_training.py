@@ -87,7 +87,7 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(
             assert len(workers()) == 2
             os.kill(workers()[0], signal.SIGKILL)
             with pytest.raises(FailureError, match=r"process [01] was ended by SIGKILL, and the others with it; start"):
-                launched.result(timeout=60)  # the timeout of the training
+                launched.result(timeout=110)  # less than that of the training
         finally:
             for pid in workers():
                 os.kill(pid, signal.SIGKILL)

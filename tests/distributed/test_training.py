@@ -137,7 +137,7 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(dataset: Path,
         workers = trainings_below(process.pid)
         assert len(workers) == 2
         os.kill(max(workers), signal.SIGKILL)
-        _, said = process.communicate(timeout=60)  # the timeout of the training
+        _, said = process.communicate(timeout=110)  # less than that of the training
         assert process.returncode == 1
         assert descendants(process.pid) == {}
     *others, line = spoken(said)
