@@ -97,12 +97,12 @@ def record(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """A study, and the last validations before and after."""
-    from ringflow.tune.best import best_trial
     from ringflow.tune.folder import StudyFolder
 
-    study = StudyFolder(folder / "study")
-    known = study.record()
-    best = best_trial(study, known)
+    known = StudyFolder(folder / "study").record()
+    best = known.best
+    if best is None:
+        raise SystemExit(f"no trial in {folder} has a value")
     states = [trial.state for trial in known.trials]
     return {
         "trials": {state: states.count(state) for state in sorted(set(states))},

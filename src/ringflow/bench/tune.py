@@ -40,14 +40,12 @@ from ringflow.tune.executors import Executor
 from ringflow.tune.folder import StudyFolder, StudySettings, create
 from ringflow.tune.options import ExecutorOptions, Plan
 from ringflow.tune.record import StudyRecord, load_optuna
-from ringflow.tune.replay import Setting, Speedup, speedup
+from ringflow.tune.replay import Setting, Speedup, recorded_curves, speedup
 from ringflow.tune.replay.campaign import HARD, assumptions, plan_campaign, sensitivity, steps_of_sensitivity
-from ringflow.tune.replay.curves import recorded_curves
-from ringflow.tune.run import drive
-from ringflow.tune.run import run as run_study
 from ringflow.tune.schedulers import GROWING
 from ringflow.tune.space import space_path
-from ringflow.tune.study import Study
+from ringflow.tune.study import Study, drive
+from ringflow.tune.study import run as run_study
 from ringflow.tune.table import LiveTable
 from ringflow.tune.worker import Channel
 

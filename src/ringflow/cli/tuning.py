@@ -106,7 +106,7 @@ def best(
     """Print the settings of the best trial, as a settings file: `ringflow tune best STUDY > best.toml`."""
     import tomllib
 
-    from ringflow.tune.best import best_settings, front_rows
+    from ringflow.tune.table import best_settings, front_rows
 
     if front:
         rows = front_rows(study)
@@ -127,7 +127,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 def _run(study: Path, place: ExecutorOptions, overrides: Sequence[str] = (), *, as_json: bool, **how: bool) -> None:
     from ringflow.tune.folder import StudyFolder
-    from ringflow.tune.run import run
+    from ringflow.tune.study import run
 
     result = run(StudyFolder(study), place, overrides=overrides, **how)
     show_summary("Study", result, as_json=as_json)
@@ -175,9 +175,8 @@ def replay_command(
     """
     if study is not None and "=" in str(study):  # no study: an override comes first
         overrides, study = (str(study), *overrides), None
-    from ringflow.tune.replay import Setting
+    from ringflow.tune.replay import Setting, recorded_curves
     from ringflow.tune.replay.campaign import COMPARED, DEVICES, replay_study, show
-    from ringflow.tune.replay.curves import recorded_curves
 
     recorded = recorded_curves(study)
     own = () if recorded.scheduler is None else (recorded.scheduler,)

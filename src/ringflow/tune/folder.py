@@ -29,8 +29,7 @@ from ringflow.base.rundir import ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_
 from ringflow.train.runs import NAMED, KnownPlace, claimed, find, is_same, located, places_of
 from ringflow.train.settings import TrainSettings
 from ringflow.tune import SchedulerName, SearchName
-from ringflow.tune.objective import ALIASES
-from ringflow.tune.record import JOURNAL_FILE, Reported, State, StudyRecord, TrialRecord, read_rows
+from ringflow.tune.record import ALIASES, JOURNAL_FILE, Reported, State, StudyRecord, TrialRecord, read_rows
 from ringflow.tune.schedulers import ETA, Ladder
 from ringflow.tune.search import aligned, is_finite
 from ringflow.tune.space import Space, read_space

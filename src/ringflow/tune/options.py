@@ -122,7 +122,7 @@ class Plan:
         if place.workers is not None:
             return place.workers
         if place.executor == "local":
-            from ringflow.tune.run import default_workers
+            from ringflow.tune.study import default_workers
 
             return default_workers(training.compute.device)
         limit = "" if self.scheduler == "rasda-idle" else ", or --most-workers for one trial"

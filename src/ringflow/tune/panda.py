@@ -249,7 +249,7 @@ def train_point(
     """
     from ringflow.train.run import train
     from ringflow.train.settings import TrainSettings
-    from ringflow.tune.objective import EXTRAS, extras_of, measure_extras, values_of
+    from ringflow.tune.record import EXTRAS, extras_of, measure_extras, values_of
 
     point = _read_json(in_file)
     if not isinstance(point, dict):

@@ -266,7 +266,7 @@ def train_order(order: Order, channel: Channel | None, stopped: Callable[[], boo
     """The ordinary training, which asks at every rung how far it goes. Only the first process has a channel."""
     from ringflow.train.run import train
     from ringflow.train.settings import TrainSettings
-    from ringflow.tune.objective import measure_extras
+    from ringflow.tune.record import measure_extras
 
     until, extras = order.until, dict[str, float]()
 

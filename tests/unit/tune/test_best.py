@@ -16,9 +16,9 @@ from fixtures.synthetic_study import make_study
 from ringflow.base.config import to_toml
 from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.best import best_settings, front_of, front_rows, hypervolume, non_dominated, short
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import Journal, State, TrialRecord
+from ringflow.tune.table import best_settings, front_of, front_rows, hypervolume, non_dominated, short
 
 
 @pytest.fixture(scope="module")

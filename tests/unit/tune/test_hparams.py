@@ -12,7 +12,7 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from fixtures.synthetic_study import make_study
 from ringflow.tune.folder import StudyFolder
-from ringflow.tune.run import write_hparams
+from ringflow.tune.study import write_hparams
 
 
 def events(folder: Path) -> list[Any]:
@@ -58,7 +58,7 @@ def test_of_many_trials_the_best_are_written_and_nothing_else_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = write_hparams(make_study(tmp_path / "many", 12, scheduler="none"))
-    monkeypatch.setattr("ringflow.tune.run.MOST_TRIALS", 3)
+    monkeypatch.setattr("ringflow.tune.study.MOST_TRIALS", 3)
     write_hparams(study)
     ranked = sorted(StudyFolder(study).record().trials, key=lambda trial: trial.value or 0.0)
     expected = sorted(f"{trial.number:04d}" for trial in ranked[:3])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import ringflow.tune.run as run_module
+import ringflow.tune.study as run_module
 from fixtures.made_up_trials import MadeUpExecutor, make_study
 from fixtures.tiny_training import TINY, make_dataset
 from ringflow.base.errors import UsageError
@@ -20,8 +20,7 @@ from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder, create, settled
 from ringflow.tune.options import ExecutorOptions
 from ringflow.tune.record import Journal, JournalRow, StudyRecord
-from ringflow.tune.run import drive
-from ringflow.tune.study import Study
+from ringflow.tune.study import Study, drive
 
 DATA = ("data=data/dataset", "detector=fake")
 

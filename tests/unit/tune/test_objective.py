@@ -11,7 +11,7 @@ from ringflow.base.errors import UsageError
 from ringflow.models.file import save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
-from ringflow.tune.objective import extras_of, measure_extras, values_of
+from ringflow.tune.record import extras_of, measure_extras, values_of
 
 
 def test_values_are_named_as_people_say_them() -> None:

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from fixtures.even_costs import even_costs
-from ringflow.tune.replay import Allocation, Replay, Setting, speedup
+from ringflow.tune.replay import Allocation, LearningCurve, Replay, Setting, recorded_curves, speedup
 from ringflow.tune.replay.campaign import plan_campaign
-from ringflow.tune.replay.curves import LearningCurve, recorded_curves
 from ringflow.tune.schedulers import Decision, Ladder, RasdaIdle, Report
 
 LADDER = Ladder(10, 160, 4)  # rungs at 10, 40 and 160, halts between them at 20 and 80

@@ -15,8 +15,7 @@ from fixtures.synthetic_study import make_spoiled_study
 from ringflow.base.errors import DiskFullError, InputFileError
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import Journal, read_rows
-from ringflow.tune.run import drive
-from ringflow.tune.study import Study
+from ringflow.tune.study import Study, drive
 
 STATES = {"complete": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
 

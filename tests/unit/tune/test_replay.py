@@ -20,22 +20,25 @@ from fixtures.even_costs import FREE, even_costs
 from fixtures.synthetic_study import make_study
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.train.settings import TrainSettings
-from ringflow.tune.charts import lanes_of
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.options import ExecutorOptions, Plan
-from ringflow.tune.replay import Allocation, Replay, Setting, speedup
-from ringflow.tune.replay.campaign import COMPARED, REFERENCE, plan_campaign, replay_study, scaling
-from ringflow.tune.replay.curves import (
+from ringflow.tune.replay import (
     DEFAULT_HOURS,
+    Allocation,
     CurveModel,
     LearningCurve,
     Recorded,
+    Replay,
+    Setting,
     carried_on,
     fit,
     read_recorded,
     recorded_curves,
+    speedup,
     write_curves,
 )
+from ringflow.tune.replay.campaign import COMPARED, REFERENCE, plan_campaign, replay_study, scaling
+from ringflow.tune.report import lanes_of
 from ringflow.tune.schedulers import SCHEDULERS, Ladder
 
 SHIPPED = recorded_curves(None)

@@ -20,10 +20,9 @@ from matplotlib.figure import Figure
 
 from fixtures.synthetic_study import make_study, sample, write_rows
 from ringflow.base.errors import InputFileError, UsageError
-from ringflow.tune.charts import STATES, Axis, lanes_of, value_axis
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import Reported, TrialRecord
-from ringflow.tune.report import StudyView, importances, write_report
+from ringflow.tune.report import STATES, Axis, StudyView, importances, lanes_of, value_axis, write_report
 from ringflow.tune.space import Choice, Range, Space
 
 

@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-import ringflow.tune.run as run_module
+import ringflow.tune.study as run_module
 from fixtures.made_up_trials import EVENTS, MadeUpExecutor, loss, make_study
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.train.settings import TrainSettings
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.options import ExecutorOptions, Plan
 from ringflow.tune.record import Journal, JournalRow, StudyRecord, read_rows
+from ringflow.tune.replay import recorded_curves
 from ringflow.tune.replay.campaign import replay_study
-from ringflow.tune.replay.curves import recorded_curves
 from ringflow.tune.report import write_report
-from ringflow.tune.run import drive, trial_settings
 from ringflow.tune.schedulers import SCHEDULERS, Decision
-from ringflow.tune.study import Study
+from ringflow.tune.study import Study, drive, trial_settings
 from ringflow.tune.worker import Order, Trouble
 
 

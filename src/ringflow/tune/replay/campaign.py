@@ -23,8 +23,7 @@ from ringflow.base.errors import UsageError
 from ringflow.base.log import Advance, progress, say
 from ringflow.base.output import show_table
 from ringflow.launch.scaling import CostModel, resolve
-from ringflow.tune.replay import Replay, Results, Setting, speedup
-from ringflow.tune.replay.curves import CurveModel, LearningCurve, Recorded
+from ringflow.tune.replay import CurveModel, LearningCurve, Recorded, Replay, Results, Setting, speedup
 from ringflow.tune.schedulers import GROWING, SCHEDULERS, Ladder, first_rung, one_bracket
 
 DEVICES = (64, 256, 1024)

@@ -20,9 +20,9 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from ringflow.evaluate import page
 from ringflow.evaluate.page import Picture
 from ringflow.evaluate.plots import Look, legend, legend_height, lines_by_devices, panels, styled
-from ringflow.tune.charts import draw_lanes, lanes_of
 from ringflow.tune.replay import Replay
 from ringflow.tune.replay.campaign import headline
+from ringflow.tune.report import draw_lanes, lanes_of
 
 _TEMPLATE = Path(__file__).parent / "templates" / "replay.html.j2"
 #: Rows of devices that can be told apart in a figure, and schedulers that fit into it.
