@@ -13,6 +13,8 @@ from hypothesis import settings
 
 # Tests run side by side: more threads per process than cores would only make them wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests that use ONNX Runtime without ringflow look nothing up either.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Processes that tests start find what tests share, too.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 

@@ -163,7 +163,7 @@ def test_no_command_asks_anybody(run: Run, tmp_path: Path) -> None:
             ["export", "run/model.safetensors", "--out", "model.onnx", "--triton", "models", "--events", 2],
             ["reconstruct", "data", "--model", "model.onnx", "--out", "onnx.parquet"],
             ["evaluate", "data", "--candidates", "torch.parquet", "--out", "report"],
-            ["explain", "data", "--model", "run", "--event", 1, "--out", "explained"],
+            ["explain", "data", "--model", "run", "--event", 1],
             ["uncertainty", "run/model.safetensors", "data"],
             ["tune", "data=data", *settings, "--trials", 2, "--search", "random", "--out", "study"],
             ["display", "data", "--static", "page", "--events", 2],
