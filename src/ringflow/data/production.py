@@ -123,6 +123,7 @@ def produce(
 ) -> tuple[Manifest, int]:
     """The manifest of the finished dataset, and the number of events that were made now."""
     if not overwrite and (manifest := _already_made(out, request.record)):
+        _tidy(out / PRODUCTION_FOLDER)
         say(f"{out} is already there, made of the same settings and files")
         return manifest, 0
     require_space(out, request.events, request.event_bytes)
@@ -287,6 +288,13 @@ def _already_made(folder: Path, record: Mapping[str, Any]) -> Manifest | None:
                 f"{path} is damaged: {size} bytes instead of {shard.bytes}; make it anew with --overwrite"
             )
     return manifest
+
+
+def _tidy(workshop: Path) -> None:
+    """Remove what a process left that was killed when its dataset was complete."""
+    with suppress(OSError), (workshop / _LOCK_FILE).open("a") as lock:  # not if it is gone, or somebody works there
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(workshop)
 
 
 def require_space(out: Path, events: int, event_bytes: int) -> None:

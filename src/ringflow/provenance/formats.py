@@ -25,15 +25,14 @@ from ringflow.data.manifest import (
     SPLITS,
     Manifest,
     dataset_card,
+    inside,
     read_manifest,
     schema_columns,
 )
 from ringflow.data.write import EVENT_NUMBER
 from ringflow.event.schema import parquet_name
 from ringflow.infer.shipped import MODEL_FILE
-from ringflow.provenance.files import model_header, sha256_of
-from ringflow.provenance.graph import Node, walk
-from ringflow.provenance.trace import kind_of
+from ringflow.provenance.trace import Node, kind_of, model_header, records_of, sha256_of, walk
 from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE, RUN_FILE
 
 #: Names of the SPDX list are made of these.
@@ -76,7 +75,7 @@ class Wanted(NamedTuple):
     def write(self, node: Node) -> list[Path]:
         """Write what is wanted, the card before the crate, which counts it among its files; the paths of what was written."""
         made, folder = [], node.path or Path()
-        out, is_dataset = self.out or folder, node.kind == "dataset"
+        out = self.out or folder
 
         def put(path: Path, text: str) -> None:
             with write_errors(path.parent):
@@ -84,18 +83,19 @@ class Wanted(NamedTuple):
             write_atomic(path, text)
             made.append(path)
 
-        if self.prov is not None:
-            put(self.prov, _json(prov_document(node)))
-        if self.card and is_dataset:
-            put(out / CARD_FILE, dataset_card(read_manifest(folder), self.license))
-        elif self.card:
-            put(out / CARD_FILE, model_card(node, model_header(folder / MODEL_FILE), self.license))
-        if self.croissant:
-            put(out / CROISSANT_FILE, _json(croissant(read_manifest(folder), str(node.sha256), self.license)))
-        if self.crate:
-            # Names in a description count from the folder it lies in.
-            base = "" if out.resolve() == folder.resolve() else f"{folder.resolve().as_uri()}/"
-            put(out / CRATE_FILE, _json(crate(node, folder, base, self.license)))
+        with records_of(folder):
+            if self.prov is not None:
+                put(self.prov, _json(prov_document(node)))
+            if self.card and node.kind == "dataset":
+                put(out / CARD_FILE, dataset_card(read_manifest(folder), self.license))
+            elif self.card:
+                put(out / CARD_FILE, model_card(node, model_header(folder / MODEL_FILE), self.license))
+            if self.croissant:
+                put(out / CROISSANT_FILE, _json(croissant(read_manifest(folder), str(node.sha256), self.license)))
+            if self.crate:
+                # Names in a description count from the folder it lies in.
+                base = "" if out.resolve() == folder.resolve() else f"{folder.resolve().as_uri()}/"
+                put(out / CRATE_FILE, _json(crate(node, folder, base, self.license)))
         return made
 
 
@@ -277,7 +277,7 @@ def _crate_files(node: Node, folder: Path, base: str) -> Iterator[Record]:
         return _entity("File", base + name, name, **told, **known)
 
     for name, about in _ABOUT.items():
-        if (path := folder / name).is_file():
+        if (path := inside(folder, name)).is_file():
             yield file(name, about, sha256_of(path), path.stat().st_size)
     for shard in read_manifest(folder).shards if node.kind == "dataset" else ():
         yield file(shard.file, f"events {shard.first_event} to {shard.last_event}", shard.sha256, shard.bytes)

@@ -28,7 +28,7 @@ from ringflow.data.read import read_shard
 from ringflow.data.write import columns_in, file_hash
 from ringflow.event.block import concatenate
 from ringflow.infer.shipped import MODEL_FILE
-from ringflow.provenance.files import json_file, model_header, sha256_of, weights
+from ringflow.provenance.trace import json_file, model_header, records_of, sha256_of, weights
 from ringflow.sim.blocks import SimulatedBlocks
 from ringflow.sim.settings import SimulateSettings
 from ringflow.train.data import describe_data
@@ -40,6 +40,8 @@ from ringflow.train.settings import TrainSettings
 TOLERANCE = 0.05
 #: What lines of a history are about, and what is not the same in two equal trainings.
 _NOT_FIGURES = ("kind", "step", "events", "events_per_second")
+#: Threads beyond which a record is not believed.
+_MOST_THREADS = 1024
 #: How the answer begins when nothing but the bytes differs.
 _EQUAL_VALUES = "every value is equal"
 
@@ -96,20 +98,23 @@ def reproduce_run(
         raise UsageError(f"{run} was trained with sync={settings.sync}, in which chance decides; it cannot be repeated")
     compute = settings.compute.model_copy(update={"strategy": "replicate", "parts": 0})  # in one process
     settings = settings.model_copy(update={"compute": compute, "profile": False})
-    until = _length(run, settings, events)
-    _require_the_same_data(run, settings, record)
-    apart = differences(record, describe_machine(settings, 1))
-    if record.get("earlier"):
-        say("note: the run was gone on with by other code than it was begun with; only the last one is used here")
     threads = torch.get_num_threads()
-    with _new_folder(out) as folder:
+    with records_of(run):
+        until = _length(run, settings, events)
+        _require_the_same_data(run, settings, record)
+        apart = differences(record, describe_machine(settings, 1))
+        if record.get("earlier"):
+            say("note: the run was gone on with by other code than it was begun with; only the last one is used here")
         # How many threads add up shows in the last bit: as many as then.
-        torch.set_num_threads((record.get("machine") or {}).get("threads") or threads)
+        as_then = min(int((record.get("machine") or {}).get("threads") or threads), _MOST_THREADS)
+    with _new_folder(out) as folder:
+        torch.set_num_threads(max(as_then, 1))
         try:
             train(settings, folder, pace=None if until is None else lambda shown, figures: until)
         finally:
             torch.set_num_threads(threads)
-        rows = _compare_runs(run, folder, exact=not apart, tolerance=tolerance)
+        with records_of(run):
+            rows = _compare_runs(run, folder, exact=not apart, tolerance=tolerance)
     return {**_asked(run, out, until, apart), "rows": rows, "same": all(row["ok"] for row in rows)}
 
 
@@ -242,9 +247,10 @@ def compare_weights(before: Path, now: Path) -> tuple[int, list[str], float]:
 def reproduce_dataset(dataset: Path, out: Path | None = None, *, events: int | None = None) -> Record:
     """Make the first shard again, or those that hold the first `events`; what is the same, ready for JSON."""
     manifest = read_manifest(dataset)
-    settings = _production_settings(dataset, manifest)
-    chosen = _chosen(manifest, settings, events)
-    apart = differences(manifest.provenance)
+    with records_of(dataset):
+        settings = _production_settings(dataset, manifest)
+        chosen = _chosen(manifest, settings, events)
+        apart = differences(manifest.provenance)
     total = sum(shard.num_events for shard, _ in chosen)
     with _new_folder(out) as folder:
         production = Production(folder)
@@ -302,7 +308,7 @@ def _first_difference(dataset: Path, was: Shard, folder: Path, now: Shard, manif
     """The first event and column that are not the same; bytes may also differ where no value does."""
     try:
         before, after = (
-            concatenate(list(read_shard(place, shard, manifest.columns)))
+            concatenate(list(read_shard(place, shard, manifest.columns, verify=False)))
             for place, shard in ((dataset, was), (folder, now))
         )
     except (RingflowError, ValueError) as error:

@@ -3,30 +3,279 @@
     node = trace(Path("particles.parquet"), "17:3")
     [step.name for step in walk(node)]
 
-Every step is found by a hash and verified where the file is at hand; what was not recorded is said to be so.
+Every step is found by a hash and verified where the file is at hand; what was not recorded is said to be so. The answer is a
+graph: every node is a thing that was made, and points to what it was made of. States say how far a thing was verified, so that
+nothing has to be believed:
+
+    agrees         the file is at hand, and its sha256 is the recorded one
+    size agrees    the file is at hand with the recorded size; its sha256 was not computed
+    changed        there is a file where one was recorded, but another one
+    missing        what was recorded is not at hand
+    recorded       known by what another file says of it; it is not a file that could be verified
+    not recorded   the file that should say so does not
+    given          the file that was asked about, or a part of it
+
+Files record names and hashes of what they were made of, not folders, which are different on every machine. So some folders are
+looked through, to a depth and a number of files that keep it to a second or two. Nothing outside of them is opened because a
+file names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ringflow.base.errors import InputFileError, RingflowError, UsageError
+from ringflow.base.log import say
+from ringflow.base.provenance import describe_input
 from ringflow.base.rundir import METRICS_FILE, ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_FOLDER
+from ringflow.base.words import flat
 from ringflow.data.candidates import CandidateFile
-from ringflow.data.manifest import MANIFEST_FILE, Manifest, Shard, manifest_hash, read_manifest
+from ringflow.data.manifest import MANIFEST_FILE, Manifest, Shard, inside, manifest_hash, read_json, read_manifest
 from ringflow.data.read import read_shard, select_columns
 from ringflow.data.write import file_hash
 from ringflow.event.block import Collection
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.infer import shipped
+from ringflow.infer.runtime import Description
 from ringflow.infer.shipped import MODEL_FILE
-from ringflow.provenance.files import SearchedFolders, json_file, model_header, onnx_header, sha256_of, weights_hash
-from ringflow.provenance.graph import Kind, Node, State
+from ringflow.models.settings import MODEL_KEY
 from ringflow.train.runs import RUN_FILE
+
+# The graph
+
+State = Literal["agrees", "size agrees", "changed", "missing", "recorded", "not recorded", "given"]
+Kind = Literal[
+    "particle", "event", "candidates", "model", "run", "study", "report", "dataset", "shard", "generator", "file"
+]
+#: Facts that people are shown, in this order; all others are in the JSON.
+_SHOWN: dict[Kind, tuple[str, ...]] = {
+    "particle": ("class", "pdg", "charge", "px", "py", "pz", "energy", "track", "cluster", "truth"),
+    "event": ("particles",),
+    "candidates": ("reconstruction", "engine", "threshold", "split", "events", "code"),
+    "model": ("detector", "backbone", "format", "precision", "parameters", "pruned", "weights_sha256"),
+    "run": ("training", "code", "earlier", "seeds", "machine", "packages"),
+    "study": ("trials", "code", "warm_start"),
+    "report": ("code", "settings"),
+    "dataset": ("sample", "detector", "events", "shards", "code", "seeds", "packages"),
+    "shard": ("first_event", "last_event"),
+    "generator": ("kind", "sample", "simulated", "seed", "event", "block", "block_seed", "pythia8mc"),
+    "file": ("bytes",),
+}
+_SHOWN_PACKAGES = ("torch", "numpy", "pythia8mc")
+_SHOWN_SETTINGS = ("data", "seed", "model.backbone", "model.width", "model.layers", "length.events")
+
+
+@dataclass
+class Node:
+    """A thing on the way back."""
+
+    kind: Kind
+    name: str
+    state: State
+    #: What is recorded of it, ready for JSON.
+    facts: dict[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+    sha256: str | None = None
+    #: What people should know about its state.
+    note: str = ""
+    #: What it was made of, and how: `reconstructed with`, `trained on`, `part of` ...
+    sources: list[tuple[str, Node]] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """The same thing has the same one, wherever it lies."""
+        told = f"{self.name} {sorted(map(str, self.facts.items()))}"
+        return f"{self.kind}-{(self.sha256 or hashlib.sha256(told.encode()).hexdigest())[:16]}"
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """A node and all that it came from, each once."""
+    seen: set[str] = set()
+    waiting = [node]
+    while waiting:
+        found = waiting.pop(0)
+        if found.id not in seen:
+            seen.add(found.id)
+            yield found
+            waiting += [source for _, source in found.sources]
+
+
+def to_json(node: Node) -> dict[str, Any]:
+    """All steps, with what each came from by id."""
+    steps = []
+    for step in walk(node):
+        told = {name: getattr(step, name) for name in ("id", "kind", "name", "state", "note", "sha256", "facts")}
+        sources = [{"how": how, "id": source.id} for how, source in step.sources]
+        steps.append({**told, "path": str(step.path) if step.path else None, "from": sources})
+    return {"steps": steps, "changed": [step["id"] for step in steps if step["state"] == "changed"]}
+
+
+def show(node: Node, indent: str = "", how: str = "", told: set[str] | None = None) -> None:
+    """Say what a thing came from: a tree of lines, the newest on top."""
+    told = set() if told is None else told
+    again = node.id in told
+    state = {"agrees": "sha256 agrees", "given": ""}.get(node.state, node.state)
+    marks = ", ".join(filter(None, (state, node.note, "as above" if again else "")))
+    name = f"{node.name} ".removeprefix(f"{node.kind} ").strip()  # "particle 3 of event 17" says what it is
+    at = f"at {node.path}" if node.path is not None and str(node.path) != name else ""
+    line = " ".join(filter(None, (node.kind, name, at, f"({node.sha256[:12]})" if node.sha256 else "")))
+    say(f"{indent}{how}{line}{f'  [{marks}]' if marks else ''}")
+    if again:
+        return
+    told.add(node.id)
+    for name in _SHOWN[node.kind]:
+        if (value := node.facts.get(name)) not in (None, [], {}):
+            say(f"{indent}    {name}: {_words(name, value)}")
+    if node.kind == "run" and isinstance(node.facts.get("settings"), Mapping):
+        settings = dict(flat(node.facts["settings"]))
+        picked = ", ".join(f"{name}={settings[name]}" for name in _SHOWN_SETTINGS if settings.get(name) is not None)
+        say(f"{indent}    settings: {picked} (all: --json)")
+    for made_how, source in node.sources:
+        show(source, f"{indent}  ", f"{made_how}: ", told)
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "code" and isinstance(value, Mapping):
+        return f"commit {value.get('commit')}" + (", changed since" if value.get("dirty") else "")
+    if name == "packages":
+        value = {package: value[package] for package in _SHOWN_PACKAGES if package in value}
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_words('', inner)}" for key, inner in value.items() if inner is not None)
+    if isinstance(value, list):
+        return "; ".join(_words("code", inner) for inner in value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+# Files, and what they say of themselves, read without torch
+
+DEEPEST, MOST_FILES = 5, 50_000
+#: Folders in which nothing lies that something was made of.
+_SKIPPED = frozenset({"packed", "checkpoints", "tensorboard", "cache", "node_modules", "__pycache__"})
+
+
+class SearchedFolders:
+    """Folders to look through, once, when something is looked for."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._folders = list(dict.fromkeys(folder.absolute() for folder in folders if folder.is_dir()))
+
+    def holds(self, path: Path) -> bool:
+        """Whether a path, which somebody wrote into a file, is in one of the folders."""
+        return any(path.resolve().is_relative_to(folder.resolve()) for folder in self._folders)
+
+    def dataset(self, sha256: str) -> Path | None:
+        """The dataset with this manifest."""
+        manifests = sorted(path for path in self._sizes if path.name == MANIFEST_FILE)
+        return next((path.parent for path in manifests if sha256_of(path) == sha256), None)
+
+    def file(self, sha256: str, *, size: int | None, name: str) -> Path | None:
+        """The file with this hash; only files of the right size are read, or of the right name where it is not known."""
+        sizes = self._sizes.items()
+        possible = (path for path, found in sizes if (path.name == name if size is None else found == size))
+        return next((path for path in possible if sha256_of(path) == sha256), None)
+
+    def ending(self, suffix: str) -> list[Path]:
+        """All files with this ending."""
+        return sorted(path for path in self._sizes if path.suffix == suffix)
+
+    @cached_property
+    def _sizes(self) -> dict[Path, int]:
+        """Files and their sizes, those near the top first; hidden ones and links are left out."""
+        found: dict[Path, int] = {}
+        waiting = [(folder, 0) for folder in self._folders]
+        for folder, depth in waiting:  # grows meanwhile
+            with suppress(OSError):  # gone, or not ours to read
+                for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                    if entry.name.startswith(".") or entry.is_symlink():
+                        continue
+                    if entry.is_file():
+                        found[Path(entry.path)] = entry.stat().st_size
+                    elif depth < DEEPEST and entry.is_dir() and entry.name not in _SKIPPED:
+                        waiting.append((Path(entry.path), depth + 1))
+            if len(found) >= MOST_FILES:
+                break
+        return found
+
+
+def sha256_of(path: Path) -> str | None:
+    """The hash of a file; None if it cannot be read."""
+    try:
+        return str(describe_input(path)["sha256"])
+    except InputFileError:
+        return None
+
+
+def model_header(path: Path) -> dict[str, Any]:
+    """Settings, threshold and card of a model file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = json.loads((file.metadata() or {}).get(MODEL_KEY, "null"))
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None
+    if not isinstance(found, dict) or not isinstance(found.get("card"), dict):
+        raise InputFileError(f"{path} holds weights without a description; give a file that `ringflow train` wrote")
+    return found
+
+
+def weights(path: Path) -> dict[str, Any]:
+    """The tensors of a model file by name, as numpy arrays."""
+    from safetensors.numpy import load_file
+
+    return dict(sorted(load_file(path).items()))
+
+
+def weights_hash(path: Path) -> str:
+    """Fingerprint of the weights of a model file, as exported files have it."""
+    digest = hashlib.sha256()
+    for name, value in weights(path).items():
+        digest.update(name.encode() + value.tobytes())
+    return digest.hexdigest()
+
+
+def onnx_header(path: Path) -> Description:
+    """What an exported file says of itself."""
+    from ringflow.launch.frameworks import framework
+
+    onnx = framework("onnx", "onnx")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's own, and whatever a broken file makes onnx raise
+        reason = " ".join(str(error).split())[:200]
+        raise InputFileError(f"{path} cannot be read as an ONNX file ({reason}); export it again") from None
+    return Description.read({entry.key: entry.value for entry in proto.metadata_props}, path)
+
+
+def json_file(path: Path) -> dict[str, Any]:
+    """A JSON object in a file."""
+    return read_json(inside(path.parent, path.name), InputFileError, "put a copy of it back")
+
+
+@contextmanager
+def records_of(path: Path) -> Iterator[None]:
+    """One line for records, and records of records, that are not as ringflow writes them."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputFileError(
+            f"{path} has a record that is not as ringflow writes it ({reason}); put a copy of it back"
+        ) from None
+
+
+# The way back
 
 _MARKS: dict[str, Kind] = {MANIFEST_FILE: "dataset", STUDY_FILE: "study", RUN_FILE: "run", METRICS_FILE: "report"}
 _NOT_OURS = "give a file or folder that ringflow made: candidates, model, run, dataset, shard, report or study"
@@ -57,12 +306,8 @@ def trace(path: Path, particle: str | None = None, *, search: Sequence[Path] = (
         raise InputFileError(f"nothing at {path}; {_NOT_OURS}")
     asked = AskedParticle.parse(particle) if particle is not None else None
     places = SearchedFolders([*search, path.absolute().parent, Path.cwd(), shipped.MODEL.parent])
-    try:
+    with records_of(path):
         return _Trace(places, thorough).of(path, asked)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # Records of records: what is wrong anywhere in them is one line here.
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputFileError(f"{path} has a record that is not as ringflow writes it ({reason})") from None
 
 
 def kind_of(folder: Path) -> Kind | None:
@@ -86,6 +331,8 @@ class AskedParticle(NamedTuple):
             raise UsageError(f"--particle {text} cannot be read; write EVENT or EVENT:INDEX, as in 17:3") from None
         if min(asked.event, asked.place or 0) < 0:
             raise UsageError(f"--particle {text} is negative; events and particles count from 0")
+        if max(asked.event, asked.place or 0) >= 2**63:
+            raise UsageError(f"--particle {text} is more than a file counts; give one that is there")
         return asked
 
     def node(self, facts: dict[str, Any], part: Collection, path: Path) -> Node:
@@ -174,7 +421,8 @@ class _Trace:
         """The dataset that a file says it was made of; `at` are folders where it was."""
         name = str(described.get("dataset") or described.get("sample") or "dataset")
         sha256 = str(described.get("manifest_sha256") or "")
-        there = [path for path in at if (path / MANIFEST_FILE).is_file()]
+        told = next((path for path in at if not self._places.holds(path)), None)
+        there = [path for path in at if self._places.holds(path) and (path / MANIFEST_FILE).is_file()]
         if not sha256:
             note = "which version of it is not recorded" + (f"; one lies at {there[0]} now" if there else "")
             return Node("dataset", name, "not recorded", dict(described), note=note)
@@ -187,7 +435,9 @@ class _Trace:
                 if missed.sha256 == sha256:
                     vars(missed).update(vars(node))
             return node
-        node = Node("dataset", name, "missing", dict(described), sha256=sha256, note="not at hand")
+        note = "not at hand" if told is None else f"not at hand; it was in {told}: give that with --search"
+        known = next((missed.note for missed in self._missed if missed.sha256 == sha256), note)
+        node = Node("dataset", name, "missing", dict(described), sha256=sha256, note=known)
         if there:
             node.state, node.note = "changed", f"{there[0]} has another manifest now"
         self._missed.append(node)
@@ -263,7 +513,7 @@ class _Trace:
 
         A network that is not at hand is known by its card, if that was kept.
         """
-        name, sha256 = str(described.get("file") or described.get("name")), str(described.get("sha256", ""))
+        name, sha256 = Path(str(described.get("file") or described.get("name"))).name, str(described.get("sha256", ""))
         size = described.get("bytes")
         found = self._places.file(sha256, size=size, name=name)
         if name.endswith(_NETWORKS):

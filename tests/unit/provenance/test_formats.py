@@ -17,9 +17,8 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.cli.inspection import trace as trace_command
 from ringflow.data.check import check
 from ringflow.data.manifest import read_manifest
-from ringflow.provenance.files import model_header, sha256_of
 from ringflow.provenance.formats import FIGURES, measured, prov_document
-from ringflow.provenance.trace import trace
+from ringflow.provenance.trace import model_header, sha256_of, trace
 
 #: https://www.w3.org/submissions/prov-json/ section 3: relation -> role: what it must name.
 ROLES = {

@@ -17,7 +17,6 @@ from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.cli.inspection import reproduce as reproduce_command
 from ringflow.data.manifest import read_manifest
 from ringflow.provenance import reproduce
-from ringflow.provenance.files import sha256_of
 from ringflow.provenance.reproduce import (
     compare_histories,
     compare_weights,
@@ -25,6 +24,7 @@ from ringflow.provenance.reproduce import (
     reproduce_dataset,
     reproduce_run,
 )
+from ringflow.provenance.trace import sha256_of
 from ringflow.train.runs import read_history
 
 CODE = {"commit": "0123456789abcdef", "dirty": False}

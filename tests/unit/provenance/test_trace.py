@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from ringflow.base.errors import InputFileError, UsageError
+from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.cli.inspection import trace as trace_command
 from ringflow.data.candidates import CandidateFile, write_candidate_file
 from ringflow.data.edm4hep.write import read_record
 from ringflow.data.manifest import manifest_hash, read_manifest
 from ringflow.data.read import Dataset
 from ringflow.models.file import save_model
-from ringflow.provenance.files import sha256_of
-from ringflow.provenance.graph import Node, to_json, walk
-from ringflow.provenance.trace import trace
+from ringflow.provenance.trace import Node, sha256_of, to_json, trace, walk
 from ringflow.sim.generator import block_seed
 
 
@@ -132,7 +130,11 @@ def test_what_is_not_at_hand_is_said_to_be_missing(made: Path, tmp_path: Path) -
     assert step(node, "model").sha256
     shutil.copy(made / "out.parquet", tmp_path / "out.parquet")
     dataset = step(trace(tmp_path / "out.parquet"), "dataset")
-    assert (dataset.state, dataset.path) == ("agrees", made / "data")  # the card of the network says where it was
+    # The card of the network says where it was, which is no reason to look there: anybody may have written it.
+    assert (dataset.state, dataset.path) == ("missing", None)
+    assert dataset.note == f"not at hand; it was in {made / 'data'}: give that with --search"
+    dataset = step(trace(tmp_path / "out.parquet", search=[made / "data"]), "dataset")
+    assert (dataset.state, dataset.path) == ("agrees", made / "data")
 
 
 def test_what_has_changed_is_told(copy: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,3 +231,28 @@ def test_equal_things_are_one_step(made: Path) -> None:
 def test_a_mistake_is_told_in_one_line(made: Path, name: str, particle: str | None, kind: Any, expected: str) -> None:
     with pytest.raises(kind, match=expected):
         trace(made / name, particle)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.json", '{"settings": [1]}'),
+        ("run.json", '{"data": [5], "settings": {"data": "x"}}'),
+        ("run.json", '{"inputs": [5], "settings": {"start": "x", "data": "y"}}'),
+        ("run.json", "[" * 100_000),
+        ("metrics.json", '{"samples": {"x": 5}}'),
+        ("metrics.json", '{"provenance": {"inputs": {"a": 1}}}'),
+        ("study.toml", ""),
+    ],
+)
+def test_a_record_of_another_form_is_one_line(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputFileError) as caught:
+        trace(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def test_a_record_that_links_elsewhere_is_not_read(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").symlink_to(made / "run" / "run.json")
+    with pytest.raises(FailureError, match=r"run\.json is a link out of its folder"):
+        trace(tmp_path)
