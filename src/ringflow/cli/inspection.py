@@ -290,7 +290,7 @@ def trace(
     Exit code 1 if something on the way is not what was recorded.
     """
     from ringflow.provenance.formats import Wanted
-    from ringflow.provenance.graph import show, to_json
+    from ringflow.provenance.trace import show, to_json
     from ringflow.provenance.trace import trace as work
 
     wanted = Wanted(prov, crate=crate, croissant=croissant, card=card, out=out, license=license)
