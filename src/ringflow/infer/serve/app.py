@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from reprlib import repr as shown
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import prometheus_client as prometheus
@@ -48,6 +48,7 @@ _EVENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ELEMENTS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 
 Answer = Callable[[Request], Response]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Application:
         self._metrics = Metrics(model, lambda: len(self._batcher))
         self._batcher = Batcher(model.compute, batches, self._metrics.computed)
         self._held: dict[Request, int] = {}  # bytes
-        self._parser = ThreadPoolExecutor(1, thread_name_prefix="ringflow-parse")
+        # One for what is parsed, which is one at a time, and one for what is compressed.
+        self._parsing, self._threads = asyncio.Lock(), ThreadPoolExecutor(2, thread_name_prefix="ringflow-bodies")
         self._is_ready = True
         errors: dict[Any, Any] = {HTTPException: _http_error, Exception: _internal_error}
         self._routed = Starlette(routes=self._routes(), exception_handlers=errors, lifespan=self._lifespan)
@@ -170,7 +172,7 @@ class Application:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         yield
         self._batcher.close()
-        self._parser.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _infer(self, request: Request) -> Response:
         """Answer one event, whatever comes of it, and count it."""
@@ -201,7 +203,7 @@ class Application:
             headers["Inference-Header-Content-Length"] = str(json_size)
         if len(body) >= _COMPRESSED_FROM and _takes_gzip(",".join(request.headers.getlist("accept-encoding"))):
             headers["Content-Encoding"] = "gzip"
-            body = await asyncio.to_thread(gzip.compress, body, 1, mtime=0)  # not behind what is parsed
+            body = await self._in_thread(partial(gzip.compress, body, 1, mtime=0))
         media_type = "application/json" if json_size is None else "application/octet-stream"
         return Response(body, headers=headers, media_type=media_type)
 
@@ -243,9 +245,18 @@ class Application:
         work = partial(self._parse, body, encoding, request.headers.get("inference-header-content-length"))
         if not encoding and len(body) <= _SMALL:
             return work()
-        if encoding:
-            self._hold(request, self._limits.max_request_bytes)
-        return await asyncio.get_running_loop().run_in_executor(self._parser, work)
+        try:
+            async with asyncio.timeout(self._limits.timeout), self._parsing:
+                asked = await self._in_thread(work)
+        except TimeoutError:
+            raise self._too_late() from None
+        if encoding:  # what arrived is not needed any more
+            self._held.pop(request, None)
+            self._hold(request, sum(table.nbytes for table in asked.inputs.values()))
+        return asked
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _parse(self, body: bytearray, encoding: str, header_length: str | None) -> InferRequest:
         plain = decompress(body, encoding, self._limits.max_request_bytes)
@@ -265,10 +276,13 @@ class Application:
                 return values
             if gone.done():
                 raise ClientDisconnect
-            raise RequestError(f"no answer within {self._limits.timeout:g} s; the server has too much to do", 504)
+            raise self._too_late()
         finally:
             answer.cancel()
             gone.cancel()
+
+    def _too_late(self) -> RequestError:
+        return RequestError(f"no answer within {self._limits.timeout:g} s; the server has too much to do", 504)
 
     def _require_model(self, request: Request) -> None:
         own, asked = self._model.name, request.path_params

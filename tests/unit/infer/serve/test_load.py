@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -133,16 +134,19 @@ def test_bodies_together_have_a_limit(gated: Gated, events: list[Event], monkeyp
     body, size = request_body(events[0])
     monkeypatch.setattr(app, "_SMALL", len(body) - 1)
     limits = Limits(max_request_bytes=len(body) + 100, timeout=PATIENCE)
-    with ThreadPoolExecutor(2) as pool, running(gated.served, limits=limits) as server:
+    with ThreadPoolExecutor(3) as pool, running(gated.served, limits=limits) as server:
         first = pool.submit(server.say, post(body, size))
         gated.wait_until_computing()
         status, said = status_and_json(server.say(post(body, size)))
         assert (status, "as fit into its memory" in said["error"]) == (503, True)
         monkeypatch.setattr(app, "_SMALL", len(body))
-        small = pool.submit(server.say, post(body, size))
-        server.wait_until(lambda: waiting(server) == 1)
+        small = [
+            pool.submit(server.say, post(body, size)),
+            pool.submit(server.say, post(zlib.compress(body), size, ["Content-Encoding: deflate"])),
+        ]
+        server.wait_until(lambda: waiting(server) == 2)
         gated.gate.set()
-        assert [status_and_json(one.result(PATIENCE))[0] for one in (first, small)] == [200, 200]
+        assert [status_and_json(one.result(PATIENCE))[0] for one in (first, *small)] == [200] * 3
 
 
 def test_a_stop_answers_what_was_accepted(gated: Gated, events: list[Event]) -> None:
