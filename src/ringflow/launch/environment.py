@@ -44,8 +44,8 @@ QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 #: Told to stop, and did so after a checkpoint.
 STOPPED = StoppedError.exit_code
 _DONE, _WRONG_USAGE, _SIGNAL = 0, 2, 128
-#: Time for the last words of processes that have ended.
-_SECONDS_TO_END = 5.0
+#: Time for the last words of processes that have ended; between looks whether all is over.
+_SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 5.0, 0.05
 #: For whoever connects to say who they are; bytes of what they then say at once.
 _SECONDS_TO_BE_KNOWN, _LONGEST_LINE = 5.0, 2**16
 GOES_ON = "it goes on from the last checkpoint"
@@ -189,7 +189,7 @@ def listening(host: str) -> Iterator[Hearing]:
         raise FailureError(f"what processes say would be heard at every address of this machine ({host!r}); name one")
     with socketserver.ThreadingTCPServer((host, 0), Lines) as server:
         server.daemon_threads = True  # one whose machine is gone never ends
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(_SECONDS_BETWEEN_LOOKS,), daemon=True).start()
         try:
             yield Hearing(host, server.server_address[1], secret)
         finally:

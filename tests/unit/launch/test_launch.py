@@ -12,7 +12,17 @@ import pytest
 
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.launch import environment
-from ringflow.launch.environment import STOPPED, Hearing, adopt, connected, listening, require_free, with_restarts
+from ringflow.launch.environment import (
+    STOPPED,
+    Hearing,
+    adopt,
+    connected,
+    free_port,
+    listening,
+    meeting_store,
+    require_free,
+    with_restarts,
+)
 from ringflow.launch.frameworks import split_address
 
 Command = Callable[..., Any]
@@ -193,3 +203,13 @@ def test_every_start_has_a_secret_of_its_own() -> None:
         assert isinstance(one, Hearing)
         assert one.secret != other.secret
         assert len(one.secret) == 64
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has all of 127.0.0.0/8")
+def test_a_store_is_at_one_address() -> None:
+    port = free_port()
+    store = meeting_store.__wrapped__("127.0.0.2", port, 1)
+    socket.create_connection(("127.0.0.2", port), 10.0).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 10.0)
+    del store
