@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -26,6 +26,21 @@ WORDS = (
         "\x00",
     ),
     *("ä" * 300, "'", '"', "\\", "\n", "[" * 2000, "{" * 2000, "%s%n", "0x10", "1_000", "٣", "1.5.5", "--help"),
+)
+NUMBERS = (
+    *("0", "1", "2", "3", "7", "-1", "-7", "0.5", "-0.5", "1e-9", "1e9", "-1e9", "1e30", "1e300", "1e-300", "-0.0"),
+    *(
+        "127",
+        "128",
+        "256",
+        "65536",
+        "2147483647",
+        "2147483648",
+        "9007199254740993",
+        "9223372036854775808",
+        "nan",
+        "inf",
+    ),
 )
 VALUES: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, -0.0, 0.5, 1e308, float("nan"), float("inf")),
@@ -87,6 +102,15 @@ def replace_word(content: bytes, change: Mutation) -> bytes:
     return content[: word.start()] + WORDS[change.what % len(WORDS)].encode() + content[word.end() :]
 
 
+def change_number(content: bytes, change: Mutation) -> bytes:
+    """Another number in the place of one: what follows it is still read."""
+    numbers = list(re.finditer(rb"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.])", content))
+    if not numbers:
+        return content
+    number = numbers[_index(change.place, len(numbers))]
+    return content[: number.start()] + NUMBERS[change.what % len(NUMBERS)].encode() + content[number.end() :]
+
+
 def swap_lines(content: bytes, change: Mutation) -> bytes:
     """Two lines in each other's place."""
     lines = content.splitlines(keepends=True)
@@ -137,15 +161,44 @@ BYTES: dict[str, Callable[[bytes, Mutation], bytes]] = {
     "leave_out": leave_out,
     "repeat": repeat,
 }
-TEXT = {**BYTES, "put_in": put_in, "replace_word": replace_word, "swap_lines": swap_lines}
+TEXT = {
+    **BYTES,
+    "put_in": put_in,
+    "replace_word": replace_word,
+    "change_number": change_number,
+    "swap_lines": swap_lines,
+}
 DOCUMENT = {**TEXT, "change_value": change_value}
 
 
 def mutations(ways: dict[str, Callable[[bytes, Mutation], bytes]]) -> st.SearchStrategy[list[Mutation]]:
     """One to three changes."""
     share = st.floats(0.0, 1.0, exclude_max=True)
-    change = st.builds(Mutation, st.sampled_from(list(ways)), share, share, st.integers(0, 4095))
+    # What stays readable gets furthest.
+    deep = [way for way in ("change_value", "change_number") if way in ways]
+    change = st.builds(Mutation, st.sampled_from([*ways, *3 * deep]), share, share, st.integers(0, 4095))
     return st.lists(change, min_size=1, max_size=3)
+
+
+def edit(content: bytes, case: Mapping[str, Any]) -> bytes:
+    """What a case of the corpus makes of a good file: other `content`, texts to `replace`, values to `set` in a JSON document
+    by their path, `cut` bytes at the end, and `changes` as a fuzzer found them."""
+    content = case.get("content", "").encode() or content
+    for before, after in case.get("replace", ()):
+        assert before.encode() in content, f"no {before!r} to replace"
+        content = content.replace(before.encode(), after.encode() * case.get("times", 1), 1)
+    for path, value in case.get("set", {}).items():
+        document = holder = json.loads(content)
+        *keys, last = (int(key) if key.isdecimal() else key for key in path.split("/"))
+        for key in keys:
+            holder = holder[key]
+        if value == "missing":
+            del holder[last]
+        else:
+            holder[last] = json.loads(value)
+        content = json.dumps(document).encode()
+    content = content[: len(content) - case.get("cut", 0)]
+    return apply(content, [Mutation(*change) for change in case.get("changes", ())])
 
 
 def apply(content: bytes, changes: Sequence[Mutation]) -> bytes:

@@ -6,10 +6,14 @@ else than what was written; what the others hold is for their users to say.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +21,23 @@ import numpy as np
 
 from fixtures.fake_events import fake_block, write_fake_dataset
 from fuzz.mutations import BYTES, DOCUMENT, TEXT, Mutation
+from ringflow.event.block import EventBlock, cast
 
 Ways = dict[str, Callable[[bytes, Mutation], bytes]]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`make` writes a good file, and what it needs beside it, into an empty folder and returns the path that is broken; `read`
-    is given that path."""
+    """`make` writes something good into an empty folder and returns where; `file` is the one in it that is broken, the first
+    that matches; `read` is given what `make` returned."""
 
     make: Callable[[Path], Path]
     read: Callable[[Path], Any]
+    file: str = ""
     ways: Ways = field(default_factory=lambda: TEXT)
     checked: bool = False
     #: Examples in the default run, in which a case of a slow reader counts, too.
-    examples: int = 40
+    examples: int = 10
 
 
 def _block_values(block: Any) -> list[Any]:
@@ -60,10 +66,113 @@ def read_dataset(path: Path) -> Any:
 
 def check_dataset(path: Path) -> Any:
     """What `check` reads: all of it, gate by gate. Its verdict may differ, what a reader gets may not."""
-    from ringflow.data.check import check_dataset as check
+    from ringflow.data.check import check
 
     check(path)
     return read_dataset(path)
+
+
+def make_packed(folder: Path) -> Path:
+    from ringflow.data.read import Dataset
+
+    path = make_dataset(folder)
+    Dataset(path).packed(["track", "cluster"], split="train")
+    return path
+
+
+def read_packed(path: Path) -> Any:
+    from ringflow.data.read import Dataset
+
+    packed = Dataset(path).packed(["track", "cluster"], split="train")
+    return [_block_values(packed[index]) for index in range(len(packed))]
+
+
+def make_elements(folder: Path) -> Path:
+    path = write_fake_dataset(folder / "dataset", events=20)
+    read_elements(path)
+    return path
+
+
+def read_elements(path: Path) -> Any:
+    """As a training takes them: stored when they are read for the first time."""
+    from ringflow.data.chunks import DatasetChunks, to_tensors
+    from ringflow.data.read import Dataset
+
+    chunks = DatasetChunks([Dataset(path)], detector="fake", calorimeter="cluster", chunk_events=4, seed=1)
+    try:
+        return [to_tensors(chunks.chunk(index))["features"].numpy().tobytes() for index in range(2)]
+    finally:
+        chunks.close()
+
+
+def make_columns(folder: Path) -> Path:
+    """The columns of a dataset as text, for what a file holds whose checksums are right."""
+    import pyarrow.parquet as pq
+
+    path = write_fake_dataset(folder / "dataset", events=3)
+    manifest = path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"fake"', '"clic"'))
+    shard = next(path.glob("shard-*.parquet"))
+    pq.write_metadata(pq.read_schema(shard), folder / "schema.parquet")
+    table = pq.read_table(shard)
+    (folder / "columns.json").write_text(json.dumps(table.to_pydict()))
+    return folder
+
+
+def read_columns(folder: Path) -> Any:
+    """`check`, the page of the display with its jets and matches, and what a network would be given."""
+    from ringflow.data.check import check
+    from ringflow.data.read import Dataset
+    from ringflow.display.events import ReconstructedEvents
+    from ringflow.elements.batch import from_block
+
+    path = folder / "dataset"
+    if not _write_columns(_json(folder / "columns.json"), path):
+        return None
+    check(path)
+    dataset = Dataset(path)
+    for block in dataset.events():
+        from_block(block, "cluster", with_targets=True)
+        from_block(block, "hit", with_targets=True)
+    shown = ReconstructedEvents(dataset)
+    return [json.dumps(shown.scene(index), allow_nan=False) for index in range(shown.num_events)]
+
+
+def _json(path: Path) -> Any:
+    """What our own texts say; None if that is nothing."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _write_columns(columns: Any, path: Path) -> bool:
+    """A shard with these columns, and a manifest that has its hash; not if there can be no such table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shard = next(path.glob("shard-*.parquet"))
+    schema = pq.read_schema(path.parent / "schema.parquet")
+    arrays: dict[str, Any] = {}
+    for name, values in columns.items() if isinstance(columns, dict) else ():
+        for kind in [*([schema.field(name).type] if name in schema.names else []), None]:
+            with suppress(pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
+                arrays[name] = pa.array(values, kind)
+                break
+        else:
+            return False
+    sink = pa.BufferOutputStream()
+    try:
+        pq.write_table(pa.table(arrays).replace_schema_metadata(schema.metadata), sink)
+    except (pa.ArrowException, ValueError, IndexError, TypeError):
+        return False
+    content = sink.getvalue().to_pybytes()
+    shard.write_bytes(content)
+    manifest = path / "manifest.json"
+    record = json.loads(manifest.read_bytes())
+    record["shards"][0] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest.write_text(json.dumps(record))
+    return True
 
 
 def make_candidates(folder: Path) -> Path:
@@ -71,8 +180,14 @@ def make_candidates(folder: Path) -> Path:
     from ringflow.data.read import Dataset
 
     dataset = Dataset(make_dataset(folder))
+    blocks = (
+        EventBlock(
+            block.event_number, {"candidate": cast("candidate", block["target"].counts, block["target"].columns)}
+        )
+        for block in dataset.events()
+    )
     path = folder / "made.parquet"
-    write_candidates(path, dataset, dataset.events(), reconstruction="made up", provenance={"seed": 1})
+    write_candidates(path, dataset, blocks, reconstruction="made up", provenance={"seed": 1})
     return path
 
 
@@ -103,6 +218,47 @@ def read_model(path: Path) -> Any:
     return weights, loaded.threshold, loaded.card
 
 
+def make_described(folder: Path) -> Path:
+    """What a model file says of itself as text, for a file whose hash is right."""
+    from safetensors import safe_open
+
+    from ringflow.models.settings import MODEL_KEY
+
+    with safe_open(make_model(folder), framework="pt") as file:
+        (folder / "description.json").write_text(file.metadata()[MODEL_KEY])
+    return folder
+
+
+def read_described(folder: Path) -> Any:
+    from safetensors.torch import load_file, save
+
+    from ringflow.models.settings import MODEL_KEY
+
+    path, none = folder / "model.safetensors", "0" * 64
+    if not isinstance(record := _json(folder / "description.json"), dict):
+        return None
+    record["sha256"] = none
+    content = save(load_file(path), metadata={MODEL_KEY: json.dumps(record)})
+    digest = hashlib.sha256(content).hexdigest()
+    path.write_bytes(content.replace(none.encode(), digest.encode(), 1))
+    return read_model(path)
+
+
+def make_uncertainty(folder: Path) -> Path:
+    from ringflow.models.uncertainty import UncertaintyHead, file_beside, save_uncertainty
+
+    model = make_model(folder)
+    save_uncertainty(file_beside(model), UncertaintyHead(4, 8), model, {"events": 3})
+    return model
+
+
+def read_uncertainty(model: Path) -> Any:
+    from ringflow.models.uncertainty import file_beside, head_for
+
+    weights = head_for(file_beside(model), model).state_dict()
+    return {name: value.numpy().tobytes() for name, value in weights.items()}
+
+
 def make_onnx(folder: Path) -> Path:
     from ringflow.infer.export import write_onnx
     from ringflow.models.file import load_model
@@ -119,6 +275,9 @@ def read_onnx(path: Path) -> Any:
 
 
 # --- events of others -------------------------------------------------------------------------------------------------
+
+
+_CYLINDER = (1500.0, 2300.0)
 
 
 def make_hepmc(folder: Path) -> Path:
@@ -154,10 +313,25 @@ def make_packed_hepmc(folder: Path) -> Path:
     return packed
 
 
+def make_gzipped_hepmc(folder: Path) -> Path:
+    path = make_hepmc(folder)
+    packed = path.with_suffix(".hepmc3.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+    return packed
+
+
+@cache
+def _decayer() -> Any:
+    from ringflow.sim.pythia import Decayer
+
+    return Decayer(_CYLINDER)
+
+
 def read_hepmc(path: Path) -> Any:
     from ringflow.sim.hepmc import HepMCGenerator
 
-    generator = HepMCGenerator(path, 1, (1500.0, 2300.0))
+    generator = HepMCGenerator(path, 1, _CYLINDER)
+    generator._decayer = _decayer()  # Pythia takes a tenth of a second to begin
     return generator.generate(0, generator.num_available).pdg.tolist()
 
 
@@ -199,6 +373,58 @@ def read_phoenix(path: Path) -> Any:
     return [json.dumps(source.scene(index), allow_nan=False) for index in range(source.num_events)], source.about
 
 
+def make_links(folder: Path) -> Path:
+    link = {"reconstruction": "target", "candidate": 0, "elements": [[0, 0.5], [1, -0.2]]}
+    event = {"index": 0, "event_number": 0, "links": [link], "graph": [{"layer": 0, "edges": [[0, 1, 0.3]]}]}
+    record = {"source": "dataset", "model": {"file": "m", "sha256": "0" * 64}, "events": [event]}
+    path = folder / "links.json"
+    path.write_text(json.dumps(record))
+    return path
+
+
+def read_links(path: Path) -> Any:
+    from ringflow.display.events import LinkFile
+
+    for event in LinkFile.read(path).events:
+        event.require(path, {"target": 2}, 4)
+        json.dumps(event.in_scene(), allow_nan=False)
+
+
+def make_metrics(folder: Path) -> Path:
+    make_dataset(folder)
+    from ringflow.data.manifest import manifest_hash
+
+    report = folder / "report"
+    report.mkdir()
+    described = {"dataset": "dataset", "manifest_sha256": manifest_hash(folder / "dataset")}
+    (report / "metrics.json").write_text(json.dumps({"samples": {"fake": described}}))
+    return report
+
+
+def read_metrics(report: Path) -> Any:
+    from ringflow.display.source import open_source
+
+    return json.dumps(open_source(report).scene(0), allow_nan=False)
+
+
+def make_scaling(folder: Path) -> Path:
+    row = {"engine": "local", "workers": 1, "events_per_step": 8.0, "seconds_per_step": 0.5, "step_spread": 0.01}
+    row |= {"events_per_second": 16.0}
+    rows = [row, {**row, "workers": 2}, {**row, "workers": 2, "engine": "apart"}]
+    sums = [{"bytes": size, "seconds": 1e-5 + 1e-9 * size} for size in (1000, 100_000)]
+    same = {"parameters": 1000, "num_elements": 50, "processor": "x", "accelerator": None}
+    record = {"benchmark": "scaling", **same, "all_reduce": sums, "rows": rows}
+    path = folder / "record.json"
+    path.write_text(json.dumps(record))
+    return path
+
+
+def read_scaling(path: Path) -> Any:
+    from ringflow.launch.scaling import check_against, read_measured
+
+    return repr(read_measured([path])), check_against(path)
+
+
 # --- what people write ------------------------------------------------------------------------------------------------
 
 
@@ -223,9 +449,28 @@ def make_detector(folder: Path) -> Path:
 
 
 def read_detector(path: Path) -> Any:
+    """The tables of the simulation, too, and what an electron leaves."""
+    from ringflow.sim.blocks import Shot, simulate_shot
     from ringflow.sim.geometry import load_detector
 
-    return load_detector(str(path)).model_dump_json()
+    load_detector.cache_clear()
+    found = load_detector(str(path))
+    shot = Shot(str(path), (11,), 2.0, (-0.7, 0.7), 2, seed=1)
+    return found.model_dump_json(), [_block_values(block) for block in simulate_shot(shot)]
+
+
+def make_constants(folder: Path) -> Path:
+    from ringflow.baseline.rules import CONSTANTS
+
+    return Path(shutil.copy(CONSTANTS / "clic.toml", folder / "own.toml"))
+
+
+def read_constants(path: Path) -> Any:
+    from ringflow.baseline.rules import load_constants, reconstruct_block
+
+    load_constants.cache_clear()
+    part = reconstruct_block(fake_block(0, 2), load_constants(str(path)))
+    return [part[name].tobytes() for name in sorted(part.columns)]
 
 
 def make_profile(folder: Path) -> Path:
@@ -272,7 +517,7 @@ def read_study(path: Path) -> Any:
 def make_run(folder: Path) -> Path:
     from fixtures.tiny_training import TINY, train_alone
 
-    dataset = make_dataset(folder)
+    dataset = write_fake_dataset(folder / "dataset", events=60)
     return train_alone(dataset, folder / "run", (*TINY, "length.events=20", "length.validate_every=20"))
 
 
@@ -285,6 +530,31 @@ def read_run(path: Path) -> Any:
     read_history(path)
     found = read_checkpoint(path)
     return found and {name: value.numpy().tobytes() for name, value in found.tensors.items()}
+
+
+def _traced(path: Path) -> Any:
+    from ringflow.provenance.trace import show, to_json, trace
+
+    found = trace(path)
+    show(found)
+    json.dumps(to_json(found))
+
+
+def make_asked(folder: Path) -> Path:
+    """A question of PanDA: the points so far, and a space."""
+    space = {"optimizer.rate": {"method": "loguniform", "dimension": {"low": 1e-4, "high": 1e-2}}}
+    asked = {"points": [[{"optimizer.rate": 1e-3}, 0.5], [{"optimizer.rate": 2e-3}, None]], "opt_space": space}
+    path = folder / "asked.json"
+    path.write_text(json.dumps(asked))
+    return path
+
+
+def read_asked(path: Path) -> Any:
+    from ringflow.tune.panda import read_asked as read
+    from ringflow.tune.panda import space_of
+
+    asked = read(path)
+    return repr(asked), repr(space_of(asked, None, path))
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -317,40 +587,46 @@ def read_request(path: Path) -> Any:
     return {name: table.shape for name, table in request.inputs.items()}
 
 
-def below(make: Callable[[Path], Path], *parts: str) -> Callable[[Path], Path]:
-    """Make a folder, of which this file is broken; the first in order, if the last part is a pattern."""
-
-    def file(folder: Path) -> Path:
-        return min(make(folder).glob("/".join(parts)))
-
-    return file
-
-
-def above(read: Callable[[Path], Any], levels: int = 1) -> Callable[[Path], Any]:
-    """Read the folder that a file lies in."""
-    return lambda path: read(path.parents[levels - 1])
-
-
 KINDS: dict[str, Kind] = {
-    "manifest": Kind(below(make_dataset, "manifest.json"), above(check_dataset), DOCUMENT, checked=True),
-    "shard": Kind(below(make_dataset, "shard-*.parquet"), above(check_dataset), BYTES, checked=True),
-    "candidates": Kind(make_candidates, read_candidates, BYTES, checked=True),
-    "model": Kind(make_model, read_model, TEXT, checked=True),
-    "onnx": Kind(make_onnx, read_onnx, BYTES, checked=True, examples=15),
+    "manifest": Kind(make_dataset, check_dataset, "manifest.json", DOCUMENT, checked=True),
+    "shard": Kind(make_dataset, check_dataset, "shard-*.parquet", BYTES, checked=True),
+    "columns": Kind(make_columns, read_columns, "columns.json", DOCUMENT),
+    "packed": Kind(make_packed, read_packed, "packed/*.arrow", BYTES, checked=True),
+    "elements": Kind(make_elements, read_elements, "packed/elements-*/*", BYTES, checked=True),
+    "candidates": Kind(make_candidates, read_candidates, "", BYTES, checked=True),
+    "model": Kind(make_model, read_model, "", TEXT, checked=True),
+    "description": Kind(make_described, read_described, "description.json", DOCUMENT),
+    "uncertainty": Kind(make_uncertainty, read_uncertainty, "*.uncertainty.safetensors", TEXT, checked=True),
+    "onnx": Kind(make_onnx, read_onnx, "", BYTES, checked=True),
     "hepmc": Kind(make_hepmc, read_hepmc),
-    "packed hepmc": Kind(make_packed_hepmc, read_hepmc, BYTES),
-    "edm4hep": Kind(make_edm4hep, read_edm4hep, BYTES, examples=15),
-    "phoenix": Kind(make_phoenix, read_phoenix, DOCUMENT),
+    "zstandard hepmc": Kind(make_packed_hepmc, read_hepmc, "", BYTES),
+    "gzip hepmc": Kind(make_gzipped_hepmc, read_hepmc, "", BYTES),
+    "edm4hep": Kind(make_edm4hep, read_edm4hep, "", BYTES),
+    "phoenix": Kind(make_phoenix, read_phoenix, "", DOCUMENT),
+    "links": Kind(make_links, read_links, "", DOCUMENT),
+    "report": Kind(make_metrics, read_metrics, "metrics.json", DOCUMENT),
     "settings": Kind(make_settings, read_settings),
-    "detector": Kind(make_detector, read_detector, examples=20),
+    "detector": Kind(make_detector, read_detector),
+    "baseline": Kind(make_constants, read_constants),
     "profile": Kind(make_profile, read_profile),
     "space": Kind(make_space, read_space),
-    "study": Kind(below(make_study, "study.toml"), above(read_study), examples=20),
-    "journal": Kind(below(make_study, "*.log"), above(read_study), DOCUMENT, examples=20),
-    "study origin": Kind(below(make_study, "origin.json"), above(read_study), DOCUMENT, examples=20),
-    "checkpoint": Kind(below(make_run, "checkpoints/*/tensors.safetensors"), above(read_run, 3), BYTES, checked=True),
-    "training state": Kind(below(make_run, "checkpoints/*/*.json"), above(read_run, 3), DOCUMENT, checked=True),
-    "history": Kind(below(make_run, "history.jsonl"), above(read_run), DOCUMENT),
-    "request": Kind(make_request, read_request, DOCUMENT),
-    "binary request": Kind(lambda folder: make_request(folder).with_name("binary"), read_request, BYTES),
+    "scaling": Kind(make_scaling, read_scaling, "", DOCUMENT),
+    "panda": Kind(make_asked, read_asked, "", DOCUMENT),
+    "study": Kind(make_study, read_study, "study.toml"),
+    "journal": Kind(make_study, read_study, "*.log", DOCUMENT),
+    "study origin": Kind(make_study, read_study, "origin.json", DOCUMENT),
+    "run": Kind(make_run, read_run, "run.json", DOCUMENT),
+    "run settings": Kind(make_run, read_run, "settings.toml"),
+    "checkpoint": Kind(make_run, read_run, "checkpoints/*/tensors.safetensors", BYTES, checked=True),
+    "training state": Kind(make_run, read_run, "checkpoints/*/*.json", DOCUMENT, checked=True),
+    "history": Kind(make_run, read_run, "history.jsonl", DOCUMENT),
+    "traced dataset": Kind(make_dataset, _traced, "manifest.json", DOCUMENT),
+    "traced run": Kind(make_run, _traced, "run.json", DOCUMENT),
+    "traced model": Kind(make_model, _traced),
+    "traced onnx": Kind(make_onnx, _traced, "", BYTES),
+    "traced candidates": Kind(make_candidates, _traced, "", BYTES),
+    "traced study": Kind(make_study, _traced, "origin.json", DOCUMENT),
+    "traced report": Kind(make_metrics, _traced, "metrics.json", DOCUMENT),
+    "request": Kind(make_request, read_request, "", DOCUMENT),
+    "binary request": Kind(lambda folder: make_request(folder).with_name("binary"), read_request, "", BYTES),
 }

@@ -14,9 +14,11 @@ import difflib
 import inspect
 import json
 import re
+import sys
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
@@ -29,14 +31,16 @@ from ringflow.base.words import did_you_mean
 PRESETS = Path(__file__).parent.parent / "presets"
 
 S = TypeVar("S", bound="Settings")
+#: Characters of a wrong value that are shown.
+_LONGEST_VALUE = 200
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Settings(pydantic.BaseModel):
-    """Base of every settings section: immutable, and a field it does not know is an error."""
+    """Base of every settings section: immutable. Unknown fields are errors, and so are numbers that are not finite."""
 
-    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     #: Words that others use for a setting, and what to write instead: a setting, or one with a value that means something else.
     also_called: ClassVar[Mapping[str, str]] = {}
 
@@ -93,6 +97,14 @@ def preset_path(preset: Path | str) -> Path:
     )
 
 
+def require_curve(points: Sequence[float], *curves: Sequence[float]) -> None:
+    """For validators: points of a curve in the logarithm of an energy are positive and rise, and each has a value."""
+    if not points or min(points) <= 0 or any(after <= before for before, after in pairwise(points)):
+        raise ValueError(f"energies must be positive and rise, not {list(points)}")
+    if wrong := [len(curve) for curve in curves if len(curve) != len(points)]:
+        raise ValueError(f"there are {len(points)} energies and {wrong[0]} values; give as many of both")
+
+
 def value_of(field: str, preset: Path | str | None, overrides: Sequence[str]) -> Any:
     """What a preset and overrides say of one field, None if nothing; for those who know no more of the settings."""
     value: Any = {} if preset is None else _read_toml(preset_path(preset))
@@ -136,7 +148,10 @@ def override(field: str, value: object) -> str:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not only what it has a name for: a number of 5,000 digits, 1,000 brackets
         raise SettingsError(f"{path}: not a TOML file: {' '.join(str(error).split())}") from None
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}; give a TOML file") from None
@@ -174,14 +189,20 @@ def _parse(value: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {value}")["value"] if "\n" not in value else value
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return value
 
 
 def _validate(model: type[S], data: Mapping[str, Any], where: str) -> S:
     # Through JSON, because strict validation of Python objects takes no text for a path and no list for a tuple.
     try:
-        return model.model_validate_json(json.dumps(data, default=str), strict=True)
+        text = json.dumps(data, default=str)
+    except ValueError:  # a hexadecimal one, which TOML reads
+        raise SettingsError(
+            f"{where}a number has more than {sys.get_int_max_str_digits()} digits; write another"
+        ) from None
+    try:
+        return model.model_validate_json(text, strict=True)
     except pydantic.ValidationError as error:
         # A misspelt name also leaves the right one missing: the misspelling is what to tell.
         problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
@@ -198,7 +219,12 @@ def _explain(model: type[Settings], problem: Mapping[str, Any]) -> str:
         return f"missing setting {name!r}"
     message = problem["msg"].removeprefix("Value error, ")
     message = " ".join((message[:1].lower() + message[1:]).split())
-    return f"{name}={problem['input']}: {message}" if name else message
+    return f"{_short(name)}={_short(problem['input'])}: {_short(message)}" if name else _short(message)
+
+
+def _short(given: object) -> str:
+    text = str(given)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def _unknown(model: type[Settings], keys: Sequence[str]) -> str:
@@ -211,7 +237,7 @@ def _unknown(model: type[Settings], keys: Sequence[str]) -> str:
     close = difflib.get_close_matches(keys[-1], fields, n=1)
     meant = ".".join([*keys[:-1], close[0]]) if close else model.meant_by(keys[-1])
     hint = f"; did you mean {meant!r}?" if meant else ";"
-    return f"unknown setting {'.'.join(keys)!r}{hint} fields there: {', '.join(fields)}"
+    return f"unknown setting {_short('.'.join(keys))!r}{hint} fields there: {', '.join(fields)}"
 
 
 def _section_of(annotation: Any) -> type[Settings] | None:

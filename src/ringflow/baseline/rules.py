@@ -21,15 +21,15 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ringflow.base.config import Settings
-from ringflow.base.errors import UsageError
+from ringflow.base.config import Settings, require_curve
+from ringflow.base.errors import DatasetError, UsageError
 from ringflow.base.words import did_you_mean
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
@@ -87,6 +87,11 @@ class HadronConstants(Settings):
     excess_sigmas: float = Field(ge=0)  # calorimeter energy above the tracks' that makes a neutral particle
     absorb_sigmas: float = Field(ge=0)  # up to this excess pieces of showers are given to the tracks
 
+    @model_validator(mode="after")
+    def _is_curve(self) -> Self:
+        require_curve(self.energy, self.factor)
+        return self
+
 
 class PhotonConstants(Settings):
     """Shape of photon showers: upper limits that all but a few per cent of photons keep, at some energies."""
@@ -100,6 +105,11 @@ class PhotonConstants(Settings):
     core_energy: float
     core_layer: float  # mean layer it may have at most
     core_track_distance: float
+
+    @model_validator(mode="after")
+    def _are_curves(self) -> Self:
+        require_curve(self.energy, self.width, self.depth)
+        return self
 
 
 class LeptonConstants(Settings):
@@ -179,6 +189,11 @@ class PhotonCore(NamedTuple):
     track_distance: float
 
 
+#: Of values that are not finite come candidates that are not: whoever uses them says so, numpy need not.
+_quiet = np.errstate(all="ignore")
+
+
+@_quiet
 def reconstruct_block(block: EventBlock, constants: BaselineConstants) -> Collection:
     """Candidates of every event of a block."""
     photon_like = looks_like_photon(block["cluster"], constants.photon)
@@ -633,11 +648,14 @@ def gather_remaining(view: EventView, parent: Integers, reach: float) -> Integer
 _RADIATED = 1.1
 
 
+@_quiet
 def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection:
     """One candidate per target: charged ones with the momentum of their track, neutral ones with the energy they left."""
     targets, tracks = block["target"], block["track"]
     event = np.repeat(np.arange(len(block)), targets.counts)
     label = targets["label"].astype(np.int64)
+    if (wrong := label[(label < 0) | (label >= len(MASS))]).size:
+        raise DatasetError(f"a target has the label {wrong[0]}, which is no class of particles; make the dataset again")
     left, centre = _deposits(block, len(targets))
     neutral = (label == PHOTON) | (label == NEUTRAL_HADRON)
 

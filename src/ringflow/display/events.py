@@ -15,7 +15,7 @@ from ringflow.base.errors import DatasetError, InputFileError, UsageError
 from ringflow.base.provenance import describe_input
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.edm4hep import open_edm4hep
-from ringflow.data.manifest import make_manifest
+from ringflow.data.manifest import Manifest
 from ringflow.data.read import Dataset, has_truth, read_shard
 from ringflow.display.scene import MEASURED, TITLES, TRUTH, errors_of, event_scene, outline
 from ringflow.evaluate.momenta import checked, visible
@@ -133,8 +133,9 @@ class Edm4hepEvents(Dataset):
     def __init__(self, path: Path, profile: str | None) -> None:
         self.path = path
         self.file = open_edm4hep(path, profile)
-        self.manifest = make_manifest(
-            detector=self.file.profile.detector, sample=path.stem, columns=self.file.columns, shards=(), provenance={}
+        # Of a dataset it has what follows, and nothing that a file of one must have.
+        self.manifest = Manifest.model_construct(
+            detector=self.file.profile.detector, sample=path.stem, columns=self.file.columns, shards=()
         )
 
     def __len__(self) -> int:
@@ -201,7 +202,7 @@ class ReconstructedEvents:
                 explained = {**found.in_scene(), "calorimeter": self._calorimeter}
             return event_scene(event, made, self._outline, about=about, **explained)
 
-    def errors(self, index: int) -> dict[str, dict[str, float]]:
+    def errors(self, index: int) -> dict[str, dict[str, float | None]]:
         """How wrong every reconstruction of an event is, without what the scene takes; nothing where there is no truth."""
         if not self._has_truth:
             return {}

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ringflow.base.errors import InputFileError
+from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import write_atomic
 from ringflow.display.scene import SCENE_VERSION, TITLES, outline
 from ringflow.event.particles import PARTICLE_CLASSES
@@ -181,7 +182,7 @@ class PhoenixSource:
         """The scene of an event."""
         return phoenix_scene(*self._events[index], index)
 
-    def errors(self, index: int) -> dict[str, dict[str, float]]:
+    def errors(self, index: int) -> dict[str, dict[str, float | None]]:
         """Nothing to compare with."""
         return {}
 
@@ -204,11 +205,12 @@ def read_phoenix(path: Path) -> dict[str, Columns]:
 
 
 def phoenix_scene(key: str, event: Columns, index: int) -> Record:
-    """The scene of one event."""
+    """The scene of one event; what is no finite number is None there."""
     try:
-        return _scene(key, event, index)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        reason = " ".join(str(error).split())
+        scene: Record = finite_or_null(_scene(key, event, index))
+        return scene
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
         raise InputFileError(f"event {key!r} is not as Phoenix has it ({type(error).__name__}: {reason})") from None
 
 

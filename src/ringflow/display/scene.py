@@ -119,8 +119,12 @@ def listed(values: npt.NDArray[Any]) -> list[Any]:
 
 
 def _places(lines: Sequence[Floats]) -> list[list[float]]:
-    """Points of lines in space as x, y, z, x, y, z, ... to a tenth of a millimetre."""
-    return [np.round(points.reshape(-1), 1).tolist() for points in lines]
+    """Points of lines in space as x, y, z, x, y, z, ... to a tenth of a millimetre; none of a line that is nowhere."""
+    return [np.round(points.reshape(-1), 1).tolist() if np.isfinite(points).all() else [] for points in lines]
+
+
+def _in_gev(value: float) -> float | None:
+    return round(float(value), 3) if np.isfinite(value) else None
 
 
 def _complete(event: EventBlock) -> EventBlock:
@@ -260,8 +264,8 @@ def _described(name: str, made: Collection, event: EventBlock, truth: EventTruth
         "hits": listed(hits),
         "jets": _jets(found, truth),
         "errors": {
-            "energy_sum": round(float(found.energy.sum()), 3),
-            "true_energy": None if visible is None else round(float(visible.energy.sum()), 3),
+            "energy_sum": _in_gev(found.energy.sum()),
+            "true_energy": None if visible is None else _in_gev(visible.energy.sum()),
             **(dict.fromkeys(MEASURES) if visible is None else errors_of(found, visible)),
         },
     }
@@ -295,11 +299,11 @@ def _jets(found: Momenta, truth: EventTruth) -> Record:
     return {**{name: listed(getattr(jets, name)) for name in ("pt", "eta", "phi", "energy")}, "match": listed(match)}
 
 
-def errors_of(found: Momenta, visible: Momenta) -> dict[str, float]:
+def errors_of(found: Momenta, visible: Momenta) -> dict[str, float | None]:
     """How wrong one event is, in GeV: the largest error of a jet, and the error of the visible energy.
 
     The error of a true jet is the difference of transverse momentum to the jet it is matched with; a jet that is not found is
-    wrong by all it has, and so is a jet that is not true.
+    wrong by all it has, and so is a jet that is not true. None if the truth is not finite.
     """
     true_jets, jets = find_jets(visible), find_jets(found)
     pairs = match_jets(true_jets, jets)
@@ -308,7 +312,7 @@ def errors_of(found: Momenta, visible: Momenta) -> dict[str, float]:
     false_error[pairs.reco] = 0.0
     jet = max([0.0, *true_error, *false_error])
     energy = abs(found.energy.sum() - visible.energy.sum())
-    return {name: round(float(value), 3) for name, value in zip(MEASURES, (jet, energy), strict=True)}
+    return {name: _in_gev(value) for name, value in zip(MEASURES, (jet, energy), strict=True)}
 
 
 # The detector, and lines in space: helices of charged particles and straight lines of neutral ones

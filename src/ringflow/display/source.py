@@ -87,7 +87,7 @@ def _dataset_of_report(folder: Path, sample: str | None) -> Path:
         samples = json.loads(path.read_bytes())["samples"]
         if not isinstance(samples, dict) or not samples:
             raise ValueError
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise InputFileError(f"{path} is not a report of `ringflow evaluate`; make the report again") from None
     if sample is None:
         sample = next(iter(samples))

@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any, Literal, NamedTuple, get_args
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from pydantic import Field
@@ -295,9 +297,13 @@ def fit_link(devices: int, sums: Sequence[tuple[float, float]]) -> Link:
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Slope and offset of the line whose relative distances to the points are least."""
     x, y = np.array(points, dtype=np.float64).T
+    if not (np.isfinite([x, y]).all() and min(*x, *y) > 0):
+        raise ValueError("a size or time is not positive")
     if np.ptp(x) <= 1e-6 * x.mean():
         return float(y.mean() / x.mean()), 0.0
-    slope, offset = np.polyfit(x, y, 1, w=1.0 / y)
+    with catch_warnings():
+        simplefilter("ignore", np.exceptions.RankWarning)  # of points that nearly coincide
+        slope, offset = np.polyfit(x, y, 1, w=1.0 / y)
     return float(slope), float(offset)
 
 
@@ -312,21 +318,32 @@ def read_measured(paths: Sequence[Path]) -> Measured:
                 raise UsageError(
                     f"{path} has {name}={record[name]} and {paths[0]} has {first[name]}; give records of one network"
                 )
-        if record["benchmark"] == "train":
-            events = record["batch_elements"] // record["num_elements"]
-            steps.append((events, events / record["train_events_per_second"]))
-        else:
-            row = _row_of(record, "local", 1, path)
-            steps.append((row["events_per_step"], row["seconds_per_step"]))
-            spreads += [row["step_spread"]] * (row["step_spread"] is not None)
-    return Measured(
-        source=", ".join(map(str, paths)),
-        device=str(first.get("accelerator") or first.get("processor")),
-        parameters=int(first["parameters"]),
-        num_elements=int(first["num_elements"]),
-        steps=steps,
-        spread=fmean(spreads) if spreads else None,
-    )
+        with _record_errors(path):
+            if record["benchmark"] == "train":
+                events = record["batch_elements"] // record["num_elements"]
+                steps.append((float(events), float(events / record["train_events_per_second"])))
+            else:
+                row = _row_of(record, "local", 1, path)
+                steps.append((float(row["events_per_step"]), float(row["seconds_per_step"])))
+                spreads += [float(row["step_spread"])] * (row["step_spread"] is not None)
+    with _record_errors(paths[0]):
+        return Measured(
+            source=", ".join(map(str, paths)),
+            device=str(first.get("accelerator") or first.get("processor")),
+            parameters=int(first["parameters"]),
+            num_elements=int(first["num_elements"]),
+            steps=steps,
+            spread=fmean(spreads) if spreads else None,
+        )
+
+
+@contextmanager
+def _record_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputFileError(f"{path} is not as `ringflow bench` writes it ({reason}); measure again") from None
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -334,10 +351,10 @@ def _read_record(path: Path) -> dict[str, Any]:
         record: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({(error.strerror or 'unknown reason').lower()})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputFileError(f"{path} is no JSON; give what `ringflow bench scaling --out FILE` wrote") from None
     found: dict[str, Any] = record if isinstance(record, dict) else {}
-    wanted = _FIELDS.get(found.get("benchmark", ""))
+    wanted = _FIELDS.get(str(found.get("benchmark")))
     if wanted is None or any(name not in found for name in wanted):
         raise InputFileError(f"{path} is no record of `ringflow bench train` or `ringflow bench scaling`")
     return found
@@ -375,6 +392,11 @@ def check_against(path: Path) -> list[dict[str, Any]]:
         raise InputFileError(
             f"{path} is a record of `ringflow bench {record['benchmark']}`; give one of `bench scaling`"
         )
+    with _record_errors(path):
+        return _compared(record, path)
+
+
+def _compared(record: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     alone = _row_of(record, "local", 1, path)
     together = {
         row["workers"]: row["events_per_second"]

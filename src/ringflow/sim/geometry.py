@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ringflow.base.config import Settings
+from ringflow.base.config import Settings, require_curve
 from ringflow.base.errors import UsageError
 from ringflow.base.words import did_you_mean
 from ringflow.elements.settings import ClusteringSettings
@@ -158,6 +158,11 @@ class Calibration(Settings):
     em_scale: Positive
     hadronic_energy: list[Positive]
     hadronic_factor: list[Positive]
+
+    @model_validator(mode="after")
+    def _is_curve(self) -> Self:
+        require_curve(self.hadronic_energy, self.hadronic_factor)
+        return self
 
 
 class PublishedEnergyResolution(Settings):

@@ -213,7 +213,7 @@ def read_event(text: bytes, where: str, line: int = 1) -> _History:
     if begins is None:
         refuse(0, "no numbers of an event, its vertices and its particles")
     num_vertices, num_particles = int(begins[1]), int(begins[2])
-    units = _UNITS_LINE.findall(text) or [(b"GEV", b"MM")]
+    units = _UNITS_LINE.findall(text)
     listed, particles = _VERTEX_LINE.findall(text), _PARTICLE_LINE.findall(text)
     for start in re.finditer(rb"\n", text) if _has_others(text, len(units), len(listed), len(particles)) else ():
         kind = _KNOWN_LINES.get(text[start.end() : start.end() + 2], _OTHER_LINE)
@@ -256,7 +256,8 @@ def read_event(text: bytes, where: str, line: int = 1) -> _History:
     if np.any(wrong := died[ends - 1] != at):
         refuse(nth(b"V", int(at[np.argmax(wrong)]) - 1), "a particle that ends at another vertex, too")
 
-    gev, mm = _GEV[units[-1][0]], _MM[units[-1][1]]
+    energy, length = units[-1] if units else (b"GEV", b"MM")
+    gev, mm = _GEV[energy], _MM[length]
     places = np.zeros((num_vertices + 1, 4))
     given = [one[2] or b"0 0 0 0" for one in listed]
     places[: len(ids) + 1] = np.array(

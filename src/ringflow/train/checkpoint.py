@@ -135,7 +135,7 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
     for path in reversed(_checkpoints(run)):
         try:
             checkpoint = _read(path)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:160]
             broken = broken or f"checkpoint {path} is broken ({reason})"
             continue

@@ -122,7 +122,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
         return []
     found = []
     for line in lines:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             if isinstance(record := json.loads(line), dict) and "kind" in record and "step" in record:
                 found.append(record)
     return found

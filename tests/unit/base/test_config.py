@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ class Machine(Settings):
     note: str | None = None
     file: Path | None = None
     fast: bool = True
-    limit: float = math.inf
+    limit: float = 1e9
 
 
 class Whole(Settings):
@@ -36,6 +35,25 @@ class Whole(Settings):
     machine: Machine = Machine()
     layers: tuple[Layer, ...] = ()
     sizes: dict[str, int] = pydantic.Field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[[" * 1000, "not a TOML file"),
+        ("seed = " + "1" * 5000, "not a TOML file"),
+        ("seed = 0x" + "f" * 5000, "digits"),
+        ("machine.limit = inf", "finite"),
+        ("n" * 5000 + " = 1", "unknown setting"),
+        ('name = ["' + "x" * 5000 + '"]', "name="),
+    ],
+)
+def test_a_hostile_file_is_one_short_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    message = error_of([], path)
+    assert words in message
+    assert len(message) < 1000
 
 
 def error_of(overrides: list[str], preset: Path | None = None) -> str:
@@ -60,7 +78,9 @@ def test_the_last_override_wins_and_nothing_unsets() -> None:
     assert Whole.resolve(None, ["machine.note=x", "machine.note="]).machine.note is None
 
 
-@pytest.mark.parametrize("value", ["plain", 'quo"ted', "a=b", "ä\x7f\n\\", "true", "7", "", " spaced ", "\x9b2J\u202e\u2028"])
+@pytest.mark.parametrize(
+    "value", ["plain", 'quo"ted', "a=b", "ä\x7f\n\\", "true", "7", "", " spaced ", "\x9b2J\u202e\u2028"]
+)
 def test_override_carries_any_text(value: str) -> None:
     assert Whole.resolve(None, [override("name", value)]).name == value
 
@@ -92,7 +112,7 @@ def test_a_wrong_override_is_named(words: str, expected: str) -> None:
 
 @given(
     note=st.none() | TEXT,
-    limit=st.floats(allow_nan=False),
+    limit=st.floats(allow_nan=False, allow_infinity=False),
     sizes=st.dictionaries(TEXT, st.integers(-(2**63), 2**63 - 1)),
 )
 def test_any_settings_read_back(
