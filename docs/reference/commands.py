@@ -77,7 +77,7 @@ More: [Serve a network](../how-to/serve.md).""",
     "tune panda-steer": "More: [Tune with PanDA](../how-to/tune-with-panda.md).",
     "tune replay": "More: [A study on a thousand devices](../explanation/replay.md).",
     "tune report": "More: [Read a study](../how-to/read-a-study.md).",
-    "tune resume": "A study of other data or of another version of ringflow is refused.",
+    "tune resume": "A study of other data or of another version of ringflow is refused. More: [Moving a study](../how-to/tune.md#moving-a-study).",
     "uncertainty": "More: [Know how far off a candidate may be](../how-to/uncertainties.md).",
     "validate": "Exit code 1 if a figure is outside of what is accepted.",
 }

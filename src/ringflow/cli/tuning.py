@@ -63,7 +63,7 @@ def tune_command(
 def resume(
     study: StudyPath,
     /,
-    *overrides: options.Overrides,
+    *overrides: Annotated[str, about("Where its data are now, as data=FOLDER.")],
     place: ExecutorOptions = _LOCAL,
     retry: Annotated[Literal["failed"] | None, about("Also try the settings of trials that failed again.")] = None,
     allow_changes: Annotated[Flag, about("Go on although the data or the version of ringflow are others.")] = False,
