@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
-from ringflow.base.options import Count, NotNegative, Port, Positive, TorchDevice, about
+from ringflow.base.options import Count, NotNegative, Port, Positive, Texts, TorchDevice, about
 from ringflow.infer.shipped import model_file
 from ringflow.launch.frameworks import framework
 
@@ -52,7 +52,7 @@ class ServeOptions:
     max_request_mb: Annotated[Positive, about("Largest body of a request.")] = 16
     max_event_elements: Annotated[Count, about("Largest event.")] = 20_000
     allow_host: Annotated[
-        tuple[str, ...], about("Another name under which it may be asked, as in the header Host; * for any.")
+        Texts, about("Further names under which it may be asked, as in the header Host; * for any.")
     ] = ()
     token_file: Annotated[
         Path | None, about("File with a token that requests must bear; RINGFLOW_SERVE_TOKEN unless given.")
