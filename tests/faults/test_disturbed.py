@@ -36,7 +36,7 @@ def make_many(folder: Path) -> None:
 
 
 def make_very_many(folder: Path) -> None:
-    write_fake_dataset(folder / "many", 800)
+    write_fake_dataset(folder / "many", 1000)
 
 
 TRAINING = (

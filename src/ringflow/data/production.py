@@ -44,8 +44,9 @@ from ringflow.data.manifest import (
     PRODUCTION_FOLDER,
     Manifest,
     Shard,
-    dataset_card,
+    inside,
     make_manifest,
+    read_json,
     read_manifest,
     to_json,
     write_manifest,
@@ -203,7 +204,6 @@ class Production:
         )
         if request.settings is not None:
             write_atomic(self.folder / SETTINGS_FILE, request.settings)
-        write_atomic(self.folder / CARD_FILE, dataset_card(manifest))
         write_manifest(self.folder, manifest)
         shutil.rmtree(self.workshop)
         return manifest
@@ -317,6 +317,7 @@ def _refuse_foreign(folder: Path) -> None:
         shard = name.startswith("shard-") and name.endswith(".parquet")
         if not ours or not (name in KNOWN_FILES or shard or name.endswith(".part")):
             raise UsageError(f"{folder} holds {name!r}, which is no part of a dataset; choose another output folder")
+        inside(folder, name)
 
 
 def _refuse_other(folder: Path, record: Mapping[str, Any]) -> None:
@@ -326,7 +327,7 @@ def _refuse_other(folder: Path, record: Mapping[str, Any]) -> None:
     """
     unfinished = folder / PRODUCTION_FOLDER / _RECORD_FILE
     if unfinished.is_file():
-        old = json.loads(unfinished.read_bytes())
+        old = read_json(unfinished, UsageError, "choose another folder, or replace it with --overwrite")
     elif (folder / MANIFEST_FILE).is_file():
         old = read_manifest(folder).provenance
     else:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from ringflow.base.errors import UsageError
 from ringflow.base.log import Advance, say
 from ringflow.base.rundir import MARK_FILE, prepared, write_atomic
 from ringflow.data.candidates import CandidateFile, write_candidate_file
@@ -95,7 +96,7 @@ class Parts:
 
     def remove(self) -> None:
         """Drop the parts, when the output is there."""
-        drop(self._folder)
+        _remove(self._folder)
 
 
 def parts_folder(out: Path) -> Path:
@@ -104,9 +105,15 @@ def parts_folder(out: Path) -> Path:
 
 
 def drop(folder: Path) -> None:
-    """Remove parts that are needed no more: the request first, without which some of them are not taken for all."""
-    if (folder / _REQUEST_FILE).is_file() or (folder / MARK_FILE).is_file():
-        (folder / _REQUEST_FILE).unlink(missing_ok=True)
-        for path in folder.glob("*.parquet"):
-            path.unlink()
-        shutil.rmtree(folder)
+    """Remove parts of an output that is there, unless another command is at work on them, or they are none of ours."""
+    if folder.is_dir():
+        with suppress(UsageError), prepared(folder, marks=(_REQUEST_FILE,)):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """The request first, without which some of the parts are not taken for all, and the mark last."""
+    for path in (folder / _REQUEST_FILE, *folder.iterdir()):
+        if path.name != MARK_FILE:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(folder)

@@ -18,7 +18,7 @@ from typing import Any
 from ringflow.base.errors import DatasetError, FailureError, RingflowError, UsageError
 from ringflow.base.log import say, table
 from ringflow.base.provenance import collect
-from ringflow.base.rundir import prepare, write_atomic
+from ringflow.base.rundir import prepared, write_atomic
 from ringflow.data.candidates import write_candidates
 from ringflow.data.chunks import training_columns
 from ringflow.data.read import Dataset
@@ -54,35 +54,35 @@ def perceptron_baseline(
     _require(dataset)
     if (out / RESULT_FILE).exists() and not overwrite:
         raise UsageError(f"{out} has a perceptron already; give another folder, or --overwrite to replace it")
-    prepare(out, marks=(RESULT_FILE, MODEL_FOLDER), overwrite=overwrite)
-    with _fitted(master, workers) as session:
-        from ringflow.spark.perceptron import fit_perceptron
+    with prepared(out, marks=(RESULT_FILE, MODEL_FOLDER), overwrite=overwrite):
+        with _fitted(master, workers) as session:
+            from ringflow.spark.perceptron import fit_perceptron
 
-        started = time.perf_counter()
-        slots = session.sparkContext.defaultParallelism
-        say(f"spark is ready, with {slots} slots, after {started - begun:.1f} s; fitting")
-        fitted = fit_perceptron(session, dataset, hidden=hidden, iterations=iterations, events=events, seed=seed)
-        seconds = time.perf_counter() - started
-        say(f"{fitted.elements} elements, {len(fitted.losses) - 1} iterations, loss {fitted.losses[-1]:.4f}")
-        fitted.model.write().overwrite().save(str((out / MODEL_FOLDER).absolute()))
-    settings = {"hidden": list(hidden), "iterations": iterations, "events": events, "seed": seed}
-    candidates, network = out / CANDIDATES_FILE, fitted.perceptron
-    blocks = made_of(network.reconstruct, dataset.events(_SPLIT, list(network.kinds)))
-    write_candidates(candidates, dataset, blocks, reconstruction=NAME, provenance=collect(settings, {NAME: seed}))
-    shown = [name for name in ("baseline",) if name in available(dataset)]
-    results = evaluate([path], candidates=[candidates], reconstructions=[*shown, NAME], split=_SPLIT, events=events)
-    result = {
-        "path": str(out),
-        "candidates": str(candidates),
-        "elements": fitted.elements,
-        "layers": fitted.perceptron.card["layers"],
-        "iterations": len(fitted.losses) - 1,
-        "loss": fitted.losses[-1],
-        "fit_seconds": round(seconds, 3),
-        "seconds": round(time.perf_counter() - begun, 3),
-        "evaluation": results,
-    }
-    write_atomic(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+            started = time.perf_counter()
+            slots = session.sparkContext.defaultParallelism
+            say(f"spark is ready, with {slots} slots, after {started - begun:.1f} s; fitting")
+            fitted = fit_perceptron(session, dataset, hidden=hidden, iterations=iterations, events=events, seed=seed)
+            seconds = time.perf_counter() - started
+            say(f"{fitted.elements} elements, {len(fitted.losses) - 1} iterations, loss {fitted.losses[-1]:.4f}")
+            fitted.model.write().overwrite().save(str((out / MODEL_FOLDER).absolute()))
+        settings = {"hidden": list(hidden), "iterations": iterations, "events": events, "seed": seed}
+        candidates, network = out / CANDIDATES_FILE, fitted.perceptron
+        blocks = made_of(network.reconstruct, dataset.events(_SPLIT, list(network.kinds)))
+        write_candidates(candidates, dataset, blocks, reconstruction=NAME, provenance=collect(settings, {NAME: seed}))
+        shown = [name for name in ("baseline",) if name in available(dataset)]
+        results = evaluate([path], candidates=[candidates], reconstructions=[*shown, NAME], split=_SPLIT, events=events)
+        result = {
+            "path": str(out),
+            "candidates": str(candidates),
+            "elements": fitted.elements,
+            "layers": fitted.perceptron.card["layers"],
+            "iterations": len(fitted.losses) - 1,
+            "loss": fitted.losses[-1],
+            "fit_seconds": round(seconds, 3),
+            "seconds": round(time.perf_counter() - begun, 3),
+            "evaluation": results,
+        }
+        write_atomic(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
     return result
 
 

@@ -23,7 +23,7 @@ from ringflow.base.config import override
 from ringflow.base.errors import UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import collect, describe_input
-from ringflow.base.rundir import prepare, write_atomic
+from ringflow.base.rundir import prepared, write_atomic
 from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch
 from ringflow.infer.shipped import model_file
@@ -86,11 +86,11 @@ def prune_and_tune(
     )
     require_data(settings)
     kept = _kept(loaded.model.settings, share, heads)
-    prepare(out, marks=(RUN_FILE,), overwrite=overwrite)
-    if (out / PRUNED_FILE).is_file():
-        _refuse_other(out, kept)
-    else:
-        _prune(loaded, path, settings, out, kept)
+    with prepared(out, marks=(RUN_FILE,), overwrite=overwrite):
+        if (out / PRUNED_FILE).is_file():
+            _refuse_other(out, kept)
+        else:
+            _prune(loaded, path, settings, out, kept)
     done = train(settings, out)
     tuned = Path(done["model"])
     files = {"before": path, "pruned": out / PRUNED_FILE, "tuned": tuned}

@@ -125,7 +125,7 @@ def legend(axes: Axes, chosen: Mapping[str, Look], notes: Mapping[str, str] | No
 def legend_columns(chosen: Mapping[str, Look], *, notes: bool) -> int:
     """Entries beside each other that fit the width of a panel."""
     fits_one_row = sum(len(look.name) + 6 for look in chosen.values()) <= 66
-    return min(len(chosen), 4 if fits_one_row and not notes else 2)
+    return max(min(len(chosen), 4 if fits_one_row and not notes else 2), 1)
 
 
 def legend_height(chosen: Mapping[str, Look], *, notes: bool = False) -> float:
