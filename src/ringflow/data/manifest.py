@@ -169,7 +169,8 @@ def make_manifest(
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest; from now on the folder is a dataset."""
+    """Write the card and the manifest; from now on the folder is a dataset."""
+    write_atomic(folder / CARD_FILE, dataset_card(manifest))
     write_atomic(folder / MANIFEST_FILE, to_json(manifest))
 
 

@@ -10,8 +10,6 @@ collections, and columns a detector does not have.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import UsageError
-from ringflow.base.rundir import write_atomic, write_errors
+from ringflow.base.rundir import temporary_folder, write_errors
 from ringflow.base.words import did_you_mean
-from ringflow.data.manifest import CARD_FILE, dataset_card, make_manifest, write_manifest
+from ringflow.data.manifest import make_manifest, write_manifest
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_of, shard_file
 from ringflow.event.block import Collection, EventBlock, cast, dangling
@@ -84,23 +82,17 @@ def _write(
 ) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"{folder} already exists; choose another folder or remove it")
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    with write_errors(folder):
-        temporary.mkdir(parents=True)
-        try:
-            shards = []
-            for index, start in enumerate(range(0, len(block), events_per_shard)):
-                with ShardWriter(temporary / shard_file(index)) as writer:
-                    writer.append(block.take(start, min(start + events_per_shard, len(block))))
-                    shards.append(writer.finish())
-            manifest = make_manifest(
-                detector=detector, sample=sample, columns=columns_of(block), shards=shards, provenance=provenance
-            )
-            write_atomic(temporary / CARD_FILE, dataset_card(manifest))
-            write_manifest(temporary, manifest)
-            temporary.rename(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    shards = []
+    with write_errors(folder), temporary_folder(folder) as temporary:
+        for index, start in enumerate(range(0, len(block), events_per_shard)):
+            with ShardWriter(temporary / shard_file(index)) as writer:
+                writer.append(block.take(start, min(start + events_per_shard, len(block))))
+                shards.append(writer.finish())
+        manifest = make_manifest(
+            detector=detector, sample=sample, columns=columns_of(block), shards=shards, provenance=provenance
+        )
+        write_manifest(temporary, manifest)
+        temporary.rename(folder)
 
 
 def _collection(name: str, array: Any) -> Collection:

@@ -695,8 +695,8 @@ def _root_record(path: Path) -> dict[str, Any] | None:
 
 def _root_particles(path: Path, asked: AskedParticle) -> Collection:
     """The reconstructed particles of an event in an EDM4hep file of ours."""
+    from ringflow.data.edm4hep.convert import first_of
     from ringflow.data.edm4hep.podio import PodioBlock, PodioFile
-    from ringflow.data.edm4hep.truth import first_of
     from ringflow.data.edm4hep.write import CANDIDATES, CLUSTERS, TRACKS
 
     file = PodioFile(path)

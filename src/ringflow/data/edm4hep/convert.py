@@ -1,17 +1,21 @@
-"""One block of an EDM4hep file as collections of the schema: what depends on what, in order."""
+"""One block of an EDM4hep file as collections of the schema: what depends on what, in order, and the truth behind it.
+
+Simulated secondaries are traced back to the generator particle they descend from. A particle that lives for less than a metre
+and decayed before the calorimeter stands for its products, as in the simulation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import InputFileError
-from ringflow.data.edm4hep import truth
-from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, References, Rows, relation_of
-from ringflow.data.edm4hep.profile import HitSource, Profile, TrackSource
+from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, References, Rows, relation_of, spread
+from ringflow.data.edm4hep.profile import HitSource, Profile, TrackSource, TruthSource
 from ringflow.event.block import Collection, cast
 from ringflow.event.particles import (
     CHARGED_HADRON,
@@ -22,6 +26,7 @@ from ringflow.event.particles import (
     PHOTON,
     SPEED_OF_LIGHT,
     label_of,
+    lookup,
     properties,
 )
 from ringflow.event.schema import COLLECTIONS, SUBSYSTEMS
@@ -87,7 +92,7 @@ class Conversion:
     def references(self) -> list[tuple[References | None, Objects | None]]:
         """What in the block refers to which objects, from the best known to the least."""
         source, candidates = self._profile.truth, self._candidates
-        links = truth.read_links(self._block, [source.candidate_links if source else None])
+        links = read_links(self._block, [source.candidate_links if source else None])
         return [
             (relation_of(self._particles, "parents"), self._particles),
             (links[1] if links else None, candidates),
@@ -116,7 +121,7 @@ class Conversion:
         columns["label"] = _label(columns["label"], columns["charge"], columns.pop("mass"))
         for column, objects in (("track", self._tracks), ("cluster", self._clusters)):
             if objects is not None:
-                columns[column] = truth.first_of(candidates.relation(f"{column}s"), objects, len(candidates))
+                columns[column] = first_of(candidates.relation(f"{column}s"), objects, len(candidates))
         return columns
 
     def _cluster_columns(self, clusters: Objects) -> Columns:
@@ -133,7 +138,7 @@ class Conversion:
     def _truth(self, everything: Objects) -> None:
         source = self._profile.truth
         assert source is not None, "it names the particles"
-        particles = truth.read_particles(everything, source, self._profile)
+        particles = read_particles(everything, source, self._profile)
         self._made["particle"] = particles.event, dict(particles.columns)
         track_particle, quality = np.zeros(0, np.int64), np.zeros(0)
         if self._tracks is not None:
@@ -145,33 +150,33 @@ class Conversion:
                 track_particle[links.element[order]] = links.particle[order]
                 columns["particle"] = track_particle
             quality = columns.get("num_hits", np.zeros(size)) * 1e6 + np.minimum(columns["pt"], 1e5)
-        of_hits = of_clusters = None
+        from_hits = from_clusters = None
         if self._hits is not None:
             energy = self._made["hit"][1]["energy"]
-            of_hits = truth.linked(self._block, source.hit_links, self._hits, particles, energy)
-            of_hits = of_hits or truth.through_simulated_hits(self._block, source, self._hits, particles, energy)
+            from_hits = linked(self._block, source.hit_links, self._hits, particles, energy)
+            from_hits = from_hits or through_simulated_hits(self._block, source, self._hits, particles, energy)
         cluster_of = self._made["hit"][1].get("cluster") if self._hits is not None else None
-        if self._clusters is not None and of_hits is not None and cluster_of is not None:
-            of_clusters = truth.of_clusters(of_hits, cluster_of, len(self._clusters), particles)
+        if self._clusters is not None and from_hits is not None and cluster_of is not None:
+            from_clusters = of_clusters(from_hits, cluster_of, len(self._clusters), particles)
         elif self._clusters is not None:
             energy = self._made["cluster"][1]["energy"]
-            of_clusters = self._links(source.cluster_links, "clusters", self._clusters, particles, energy)
-        for element, name, found in (("hit", "hit_target", of_hits), ("cluster", "target", of_clusters)):
+            from_clusters = self._links(source.cluster_links, "clusters", self._clusters, particles, energy)
+        for element, name, found in (("hit", "hit_target", from_hits), ("cluster", "target", from_clusters)):
             if found is not None:
                 size = len(self._made[element][0])
-                event, columns, more = truth.targets(found, size, particles, track_particle, quality, element)
+                event, columns, more = targets(found, size, particles, track_particle, quality, element)
                 self._made[name] = event, columns
                 pairs = {element: found.element, "particle": found.particle, "energy": found.energy}
                 self._made[f"{element}_link"] = particles.event[found.particle], pairs
                 self._made["particle"][1].update(more)
 
     def _links(
-        self, collection: str | None, relation: str, elements: Objects, particles: truth.Particles, energy: Array
-    ) -> truth.Links | None:
+        self, collection: str | None, relation: str, elements: Objects, particles: Particles, energy: Array
+    ) -> Links | None:
         """Links of tracks or clusters themselves, else those of the reconstructed particles that have them."""
         assert self._profile.truth is not None
         through, candidates = self._profile.truth.candidate_links, self._candidates
-        return truth.linked(self._block, collection, elements, particles, energy) or truth.through_candidates(
+        return linked(self._block, collection, elements, particles, energy) or through_candidates(
             through, candidates, relation, elements, particles, energy
         )
 
@@ -454,3 +459,221 @@ def shapes_from_hits(hits: Columns, clusters: Columns, profile: Profile) -> Colu
     made["num_hits"][empty] = 0
     lacking = (set() if "layer" in hits and layers else _BY_LAYER) | (set() if "time" in hits else _BY_TIME)
     return {name: values.numpy() for name, values in made.items() if name not in lacking}
+
+
+# The truth: generator particles, what each left where, and targets by the definition of the simulation
+
+_STABLE = 1  # generator status
+_OVERLAY_BIT = 23  # of the simulator status
+_SHORT_LIVED = 1000.0  # mm, c tau; pions, kaons, muons, neutrons and K0L live longer
+_NO_CHARGE = 8  # charges beyond are not charges: some files mark unknown ones so
+_LONGEST_CHAIN = 200
+_PARTICLE = {
+    "pdg": "PDG",
+    "px": "momentum.x",
+    "py": "momentum.y",
+    "pz": "momentum.z",
+    "mass": "mass",
+    "charge": "charge",
+    "x": "vertex.x",
+    "y": "vertex.y",
+    "z": "vertex.z",
+    "time": "time",
+}
+
+
+class Links(NamedTuple):
+    """Who left how much where; rows of elements and of particles."""
+
+    element: Rows
+    particle: Rows
+    energy: npt.NDArray[np.float64]
+
+
+class Particles(NamedTuple):
+    """The particles of the truth: their columns, and which of them every particle of the file belongs to (-1: none)."""
+
+    all: Objects
+    event: Rows
+    columns: Columns
+    belongs_to: Rows
+
+
+def read_particles(everything: Objects, source: TruthSource, profile: Profile) -> Particles:
+    """Stable generator particles, neutrinos included."""
+    pdg, parent = everything.need("PDG"), first_of(everything.relation("parents"), everything, len(everything))
+    is_true = _final_state(everything, pdg, parent, profile)
+    rows = np.flatnonzero(is_true)
+    number = np.full(len(pdg), -1, np.int64)
+    number[rows] = np.arange(len(rows))
+    columns = {name: values[rows] for name, values in everything.table(_PARTICLE).items()}
+    px, py, pz, charge = (columns[name] for name in ("px", "py", "pz", "charge"))
+    columns["energy"] = np.sqrt(px**2 + py**2 + pz**2 + np.clip(columns.pop("mass"), 0.0, None) ** 2)
+    columns["charge"] = np.rint(np.where(np.abs(charge) > _NO_CHARGE, lookup(columns["pdg"], "charge"), charge))
+    columns["time"] = columns["time"] * (source.time_unit or 1.0)
+    status = everything.column("simulatorStatus")
+    columns["interaction"] = np.zeros(len(rows)) if status is None else (status[rows] >> _OVERLAY_BIT) & 1
+    return Particles(everything, everything.event[rows], columns, number[_ancestor(is_true, parent)])
+
+
+def first_of(references: References | None, objects: Objects, owners: int) -> Rows:
+    """The first of these objects that each owner refers to, -1 for none."""
+    first = np.full(owners, -1, np.int64)
+    if references is not None:
+        row = objects.locate(references)
+        owner, place = np.unique(references.owner[row >= 0], return_index=True)
+        first[owner] = row[row >= 0][place]
+    return first
+
+
+def _final_state(particles: Objects, pdg: Rows, parent: Rows, profile: Profile) -> Array:
+    """Which particles are the truth: stable ones, or the products of those that decayed on the way."""
+    is_true: Array = np.asarray(particles.need("generatorStatus") == _STABLE)
+    x, y, z = particles.three("endpoint")
+    has_products = np.zeros(len(pdg), bool)
+    has_products[parent[parent >= 0]] = True
+    decays = has_products & (lookup(pdg, "ctau") < _SHORT_LIVED)
+    decays &= (np.hypot(x, y) < profile.face_radius) & (np.abs(z) < profile.face_z)
+    for _ in range(_LONGEST_CHAIN):
+        decaying = is_true & decays
+        if not decaying.any():
+            break
+        is_true = (is_true & ~decaying) | ((parent >= 0) & decaying[parent])
+    return is_true
+
+
+def _ancestor(is_true: Array, parent: Rows) -> Rows:
+    """Row of the first of a particle and its ancestors that belongs to the truth; the last row reached if none does."""
+    row = np.arange(len(parent))
+    for _ in range(_LONGEST_CHAIN):
+        climbs = ~is_true[row] & (parent[row] >= 0)
+        if not climbs.any():
+            break
+        row = np.where(climbs, parent[row], row)
+    return row
+
+
+def read_links(block: PodioBlock, names: Sequence[str | None]) -> tuple[Array, References, References] | None:
+    """Weight and both ends of the links of those collections that the file has."""
+    links = block.objects(names, "weight")
+    if links is None:
+        return None
+    start, end = links.reference("from", "rec"), links.reference("to", "sim")
+    return None if start is None or end is None else (links.need("weight"), start, end)
+
+
+def linked(
+    block: PodioBlock, collection: str | None, elements: Objects, particles: Particles, energy: Array
+) -> Links | None:
+    """Links from elements to particles, in whichever direction the file stores them."""
+    found = read_links(block, [collection])
+    if found is None:
+        return None
+    weight, start, end = found
+    element, particle = elements.locate(start), particles.all.locate(end)
+    if len(weight) and not np.any((element >= 0) & (particle >= 0)):
+        element, particle = elements.locate(end), particles.all.locate(start)
+    return _shared(element, particle, weight, particles, energy)
+
+
+def _shared(element: Rows, particle: Rows, weight: Array, particles: Particles, energy: Array) -> Links:
+    """The energy of each element, divided among the particles linked to it by weight; by their energy if no link weighs."""
+    truth = np.where(particle >= 0, particles.belongs_to[particle], -1) if len(particle) else particle
+    good = (element >= 0) & (truth >= 0)
+    element, truth, weight = element[good], truth[good], np.clip(weight[good], 0.0, None)
+    total = np.bincount(element, weight, minlength=len(energy))[element]
+    weight = np.where(total > 0.0, weight, particles.columns["energy"][truth])
+    return _merge(element, truth, weight, particles, energy)
+
+
+def _merge(element: Rows, truth: Rows, weight: Array, particles: Particles, energy: Array) -> Links:
+    """One link per pair, with the energy of the element in proportion to the weights."""
+    size = max(len(particles.event), 1)
+    key, pair = np.unique(element * size + truth, return_inverse=True)
+    weight = np.bincount(pair, weight, minlength=len(key)) if len(key) else np.zeros(0)
+    element, truth = key // size, key % size
+    total = np.bincount(element, weight, minlength=len(energy))[element]
+    share = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0.0)
+    return Links(element, truth, share * energy[element])
+
+
+def through_simulated_hits(
+    block: PodioBlock, source: TruthSource, hits: Objects, particles: Particles, energy: Array
+) -> Links | None:
+    """Links of hits by way of the simulated hits they were made of, and the contributions to those."""
+    simulated = block.objects(source.simulated_hits or (), "energy")
+    contributions = block.objects(source.contributions or (), "energy")
+    found = read_links(block, source.simulated_hit_links or ())
+    if simulated is None or contributions is None or found is None:
+        return None
+    held, who = simulated.relation("contributions"), contributions.reference("particle")
+    if held is None or who is None:
+        return None
+    hit_of = np.full(len(simulated), -1, np.int64)
+    hit, made_of = hits.locate(found[1]), simulated.locate(found[2])
+    both = (hit >= 0) & (made_of >= 0)
+    hit_of[made_of[both]] = hit[both]
+    contribution = contributions.locate(held)
+    good = contribution >= 0
+    element, contribution = hit_of[held.owner[good]], contribution[good]
+    particle = particles.all.locate(who)[contribution]
+    return _shared(element, particle, contributions.need("energy")[contribution], particles, energy)
+
+
+def through_candidates(
+    collection: str | None,
+    candidates: Objects | None,
+    relation: str,
+    elements: Objects,
+    particles: Particles,
+    energy: Array,
+) -> Links | None:
+    """Links of the tracks or clusters of reconstructed particles, for files that link these only."""
+    held = relation_of(candidates, relation)
+    if candidates is None or held is None or (found := read_links(candidates.block, [collection])) is None:
+        return None
+    weight, start, end = found
+    candidate, particle = candidates.locate(start), particles.all.locate(end)
+    order = np.argsort(candidate, kind="stable")
+    first, last = (np.searchsorted(candidate[order], held.owner, side=side) for side in ("left", "right"))
+    link = order[spread(first, last - first)]
+    element = np.repeat(elements.locate(held), last - first)
+    return _shared(element, particle[link], weight[link], particles, energy)
+
+
+def of_clusters(hit_links: Links, cluster_of: Rows, num_clusters: int, particles: Particles) -> Links:
+    """What each particle left in each cluster, from what it left in the hits."""
+    inside = cluster_of[hit_links.element] >= 0
+    cluster, left = cluster_of[hit_links.element][inside], hit_links.energy[inside]
+    energy = np.bincount(cluster, left, minlength=num_clusters)
+    return _merge(cluster, hit_links.particle[inside], left, particles, energy)
+
+
+def targets(
+    links: Links, num_elements: int, particles: Particles, track_particle: Rows, quality: Array, element: str
+) -> tuple[Rows, Columns, Columns]:
+    """The event of each target, the columns of the target collection, and those that particles get; rows as indices."""
+    import torch
+
+    from ringflow.elements.truth import TruthInput, assign_targets
+
+    tracks, of = np.flatnonzero(track_particle >= 0), particles.columns
+    momentum = np.stack([of[name] for name in ("px", "py", "pz", "energy")], axis=1)
+    made = assign_targets(
+        TruthInput(
+            label=torch.from_numpy(label_of(of["pdg"]).astype(np.int64)),
+            charge=torch.from_numpy(of["charge"]),
+            momentum=torch.from_numpy(momentum),
+            track_particle=torch.from_numpy(track_particle[tracks]),
+            track_quality=torch.from_numpy(quality[tracks]),
+            **{f"link_{name}": torch.from_numpy(values) for name, values in links._asdict().items()},
+            num_elements=num_elements,
+        ),
+        element,
+    )
+    columns: Columns = {name: column.numpy() for name, column in made.columns.items()}
+    if len(tracks):
+        columns["track"] = np.where(columns["track"] >= 0, tracks[columns["track"]], -1)
+    name = "target" if element == "cluster" else "hit_target"
+    of_particles = {"label": made.particle_label, "calo_energy": made.particle_energy, name: made.target_of}
+    return particles.event[made.owner.numpy()], columns, {name: part.numpy() for name, part in of_particles.items()}
