@@ -29,6 +29,8 @@ RAY_ENVIRONMENT = {
     "RAY_agent_register_timeout_ms": "120000",
     "RAY_health_check_failure_threshold": "20",
     "RAY_health_check_timeout_ms": "30000",
+    "RAY_NUM_REDIS_GET_RETRIES": "120",
+    "RAY_gcs_server_request_timeout_seconds": "180",
 }
 
 
@@ -147,6 +149,8 @@ def session(spark_daemons: SparkDaemons) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in JAVA_ENVIRONMENT.items():
             patch.setenv(name, value)
+        # On two busy cores one executor can be there long before the other.
+        patch.setattr("ringflow.launch.spark._SECONDS_FOR_MORE", SECONDS_TO_START)
         session, opened = open_spark(spark_daemons.master)
         assert opened
         yield session
@@ -183,7 +187,7 @@ def ray_cluster(ray_folder: str) -> Iterator[Any]:
         try:
             for _ in range(2):
                 cluster.add_node(**node, node_ip_address="127.0.0.1")
-            cluster.wait_for_nodes()
+            cluster.wait_for_nodes(SECONDS_TO_START)
         except BaseException:
             cluster.shutdown()
             raise
