@@ -171,6 +171,21 @@ def test_an_extension_is_a_fresh_production(tmp_path: Path, events: int) -> None
     assert (extended / "shard-00001.parquet").stat().st_ino == kept
 
 
+def test_nothing_is_written_through_a_link_or_believed_of_a_broken_record(tmp_path: Path) -> None:
+    out, outside = write_fake_dataset(tmp_path / "d"), tmp_path / "outside"
+    outside.mkdir()
+    (out / ".production").symlink_to(outside)
+    with pytest.raises(DatasetError, match=r"\.production is a link out of its folder"):
+        produce(out, fake_request(30), FakeBlocks(4))
+    assert list(outside.iterdir()) == []
+    (out / ".production").unlink()
+    (out / ".production").mkdir()
+    for content in ("[" * 100_000, "[]", ""):
+        (out / ".production" / "production.json").write_text(content)
+        with pytest.raises(UsageError, match=r"production\.json .*; choose another folder, or replace it"):
+            produce(out, fake_request(30), FakeBlocks(4))
+
+
 @pytest.mark.parametrize("finished", [True, False])
 def test_other_settings_are_refused(tmp_path: Path, finished: bool) -> None:
     out = tmp_path / "d"
