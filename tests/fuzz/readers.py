@@ -274,6 +274,40 @@ def read_onnx(path: Path) -> Any:
     return part.offsets.tobytes(), [part[name].tobytes() for name in sorted(part.columns)]
 
 
+def make_external(folder: Path) -> Path:
+    """Where the values of a tensor lie, for an exported file whose hash is right."""
+    from onnx import load
+
+    path = make_onnx(folder)
+    (folder / "weights.bin").write_bytes(_largest(load(path)).raw_data)
+    (folder / "where.json").write_text(json.dumps({"location": "weights.bin", "offset": "0"}))
+    return folder
+
+
+def read_external(folder: Path) -> Any:
+    from onnx import TensorProto, load
+
+    from ringflow.infer.runtime import with_hash
+
+    if not isinstance(where := _json(folder / "where.json"), dict):
+        return None
+    proto = load(folder / "model.onnx")
+    tensor = _largest(proto)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    with suppress(ValueError):  # no text
+        for key, value in where.items():
+            tensor.external_data.add(key=key, value=str(value))
+    next(entry for entry in proto.metadata_props if entry.key == "ringflow_sha256").value = "0" * 64
+    path = folder / "external.onnx"
+    path.write_bytes(with_hash(proto.SerializeToString()))
+    return read_onnx(path)
+
+
+def _largest(proto: Any) -> Any:
+    return max(proto.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+
+
 # --- events of others -------------------------------------------------------------------------------------------------
 
 
@@ -598,6 +632,7 @@ KINDS: dict[str, Kind] = {
     "description": Kind(make_described, read_described, "description.json", DOCUMENT),
     "uncertainty": Kind(make_uncertainty, read_uncertainty, "*.uncertainty.safetensors", TEXT, checked=True),
     "onnx": Kind(make_onnx, read_onnx, "", BYTES, checked=True),
+    "external onnx": Kind(make_external, read_external, "where.json", DOCUMENT, examples=5),
     "hepmc": Kind(make_hepmc, read_hepmc),
     "zstandard hepmc": Kind(make_packed_hepmc, read_hepmc, "", BYTES),
     "gzip hepmc": Kind(make_gzipped_hepmc, read_hepmc, "", BYTES),

@@ -21,11 +21,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ringflow.base.errors import UsageError
 from ringflow.elements.settings import ClusteringSettings
 from ringflow.elements.tables import ColumnTable, group_minimum, group_sum
 
 #: Towers kept free around every grid, so that windows never leave it; also the overlap of the barrel with itself in azimuth.
 PAD = 8
+
+#: Of one event; real detectors have a million.
+_MOST_TOWERS = 1 << 26
 
 #: Calorimeters in depth order; a hit's subsystem code is 2 * calorimeter + (1 in the endcap).
 ECAL, HCAL, YOKE = range(3)
@@ -54,6 +58,12 @@ class TowerGrid:
 
         def columns(rows: Sequence[tuple[float, ...]], dtype: torch.dtype) -> tuple[Tensor, ...]:
             return torch.tensor(rows, dtype=dtype, device=device).T.contiguous().unbind()
+
+        if start > _MOST_TOWERS:
+            sizes = ", ".join(f"{size:g}" for size in tower_size)
+            raise UsageError(
+                f"a calorimeter has {start:,} towers of {sizes} mm; give larger ones, {_MOST_TOWERS:,} fit"
+            )
 
         # Towers per radian (barrel) or per unit of x/z, and the shifts that make indices start at PAD.
         self.scale_first, self.scale_second = columns(scales, torch.float32)

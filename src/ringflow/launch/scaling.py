@@ -301,9 +301,11 @@ def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
         raise ValueError("a size or time is not positive")
     if np.ptp(x) <= 1e-6 * x.mean():
         return float(y.mean() / x.mean()), 0.0
-    with catch_warnings():
+    with catch_warnings(), np.errstate(all="ignore"):
         simplefilter("ignore", np.exceptions.RankWarning)  # of points that nearly coincide
         slope, offset = np.polyfit(x, y, 1, w=1.0 / y)
+    if not np.isfinite([slope, offset]).all():
+        raise ValueError("sizes and times that no line goes through")
     return float(slope), float(offset)
 
 

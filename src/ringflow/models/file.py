@@ -79,7 +79,7 @@ def load_model(path: Path) -> LoadedModel:
         if tuple(record["features"]) != expected:
             different = sorted(set(record["features"]) ^ set(expected))
             raise InputFileError(
-                f"{path} was trained on other features ({', '.join(different[:3]) or 'in another order'}); "
+                f"{path} was trained on other features ({', '.join(different[:3])[:200] or 'in another order'}); "
                 "use the version of ringflow that trained it"
             )
         threshold = float(record["threshold"])

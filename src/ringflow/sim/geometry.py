@@ -21,6 +21,8 @@ from ringflow.elements.settings import ClusteringSettings
 DETECTORS = Path(__file__).parent / "detectors"
 
 Positive = Annotated[float, Field(gt=0)]
+#: Tables of the simulation have entries for every millimetre or less: a hundred metres are enough.
+Length = Annotated[float, Field(gt=0, le=1e5)]
 NotNegative = Annotated[float, Field(ge=0)]
 Parameter = Literal["pt", "phi", "theta", "d0", "z0"]
 TRACK_PARAMETERS: tuple[Parameter, ...] = ("pt", "phi", "theta", "d0", "z0")
@@ -79,16 +81,16 @@ class TrackerGeometry(Settings):
 class BarrelShape(Settings):
     """A barrel from its inner radius outwards."""
 
-    inner: Positive
-    half_length: Positive
+    inner: Length
+    half_length: Length
 
 
 class EndcapShape(Settings):
     """A pair of endcaps from |z| = inner outwards."""
 
-    inner: Positive
+    inner: Length
     r_min: NotNegative
-    r_max: Positive
+    r_max: Length
 
 
 class CalorimeterGeometry(Settings):
@@ -97,7 +99,7 @@ class CalorimeterGeometry(Settings):
     barrel: BarrelShape
     endcap: EndcapShape
     layers: int = Field(ge=1, le=127)
-    pitch: Positive
+    pitch: Annotated[float, Field(gt=0, le=1e3)]
     cell: Positive
     x0_per_layer: Positive
     lambda_per_layer: Positive
@@ -118,8 +120,8 @@ class CalorimeterGeometry(Settings):
 class CoilShape(Settings):
     """Radii of the coil."""
 
-    inner: Positive
-    outer: Positive
+    inner: Length
+    outer: Length
 
 
 class CoilGeometry(Settings):
