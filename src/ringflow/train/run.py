@@ -19,7 +19,7 @@ from ringflow import __version__
 from ringflow.base.config import write
 from ringflow.base.errors import RingflowError, UsageError
 from ringflow.base.log import say, table
-from ringflow.base.output import print_json
+from ringflow.base.output import finite_or_null, print_json
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
 from ringflow.base.words import flat, size_in_words, time_in_words
@@ -43,7 +43,7 @@ from ringflow.train.runs import (
 )
 from ringflow.train.settings import TrainSettings
 from ringflow.train.trainer import Pace, Trainer
-from ringflow.train.validation import FOLLOWED, Validation, followed, plain
+from ringflow.train.validation import FOLLOWED, Validation, followed
 from ringflow.train.world import World, joined
 
 #: Validation events that the rules are run on once for comparison, at 4 ms each.
@@ -182,7 +182,7 @@ def _rules(settings: TrainSettings, validate: object) -> dict[str, float | None]
         say(f"validation  not compared with the rules, which are run on {most}")
         return {}
     try:
-        found = plain(validate.of_rules(detector_name(settings.detector)))
+        found: dict[str, float | None] = finite_or_null(validate.of_rules(detector_name(settings.detector)))
     except (RingflowError, KeyError) as error:  # a detector without rules, or a dataset without what they look at
         why = f"the data have no {error}" if isinstance(error, KeyError) else str(error)
         say(f"validation  not compared with the rules: {why}")

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ringflow.base.errors import DivergenceError
 from ringflow.base.log import console, interactive, say
+from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.base.words import time_in_words
 from ringflow.elements.batch import join
@@ -49,7 +50,7 @@ from ringflow.train.device import UNMEASURED, Phases, choose_device, memory_advi
 from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE
 from ringflow.train.settings import TrainSettings
 from ringflow.train.step import Record, TrainingStep, rate_at
-from ringflow.train.validation import ValidationLoss, figure, followed, plain
+from ringflow.train.validation import ValidationLoss, figure, followed
 from ringflow.train.world import ALONE, Tensors, World, catching_signals, stopped
 
 BAD_BATCH_FILE = "bad_batch.safetensors"
@@ -243,7 +244,7 @@ class Trainer:
         if self.data.validate is not None:
             with undisturbed(self.device), torch.no_grad():
                 metrics |= self.data.validate(model)
-        return plain(metrics)
+        return finite_or_null(metrics)  # type: ignore[no-any-return]
 
     def checkpoint(self, tensors: dict[str, Tensor]) -> None:
         """Write down the state and these tensors."""

@@ -114,11 +114,6 @@ def figure(metrics: Mapping[str, float | None]) -> float:
     return math.inf if value is None or not math.isfinite(value) else value
 
 
-def plain(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """The same for JSON, which has no word for a number that is not finite."""
-    return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-
-
 class Followed(NamedTuple):
     """A figure that people follow: its name, what it is called and how it is written."""
 

@@ -77,15 +77,15 @@ def test_charged_pions_are_one_particle_with_the_momentum_of_the_track():
 
 
 def test_a_stiff_track_that_ends_in_the_tracker_is_left_out():
-    block = gun(211, 10.0, BARREL, 1500)
-    tracks = block["track"]
-    stopped = (tracks["reaches_calo"] == 0) & (tracks["pt"] > 2.0)
-    assert stopped.sum() > 10
-    candidates = reconstruct_block(block, CONSTANTS)
-    used = np.repeat(tracks.offsets[:-1], candidates.counts)[candidates["track"] >= 0]
-    rows = used + candidates["track"][candidates["track"] >= 0]
-    assert not stopped[rows].any()
-    assert len(rows) == len(tracks) - stopped.sum()
+    block = collisions("ttbar")
+    tracks, candidates = block["track"], reconstruct_block(block, CONSTANTS)
+    ends, stiff = tracks["reaches_calo"] == 0, tracks["pt"] > 2.0
+    assert (ends & stiff).sum() > 10
+    first = np.repeat(tracks.offsets[:-1], candidates.counts)
+    has_track = candidates["track"] >= 0
+    used = np.isin(np.arange(len(tracks)), first[has_track] + candidates["track"][has_track])
+    assert not used[ends & stiff].any()
+    assert used[~ends | (tracks["pt"] < 0.9)].all()
 
 
 @pytest.mark.parametrize("sample", ["zuds_91", "ttbar"])

@@ -114,14 +114,10 @@ def test_an_accelerator_is_named_whatever_its_kind(monkeypatch: pytest.MonkeyPat
 def test_loading_and_training_are_timed_and_the_dataset_is_not_touched(
     command: Callable[..., Any], dataset: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    given: list[bool] = []
-    load = chunks.load_file
-
-    def watched(path: Path) -> Any:
-        given.append(path.exists())
-        return load(path)
-
-    monkeypatch.setattr(chunks, "load_file", watched)
+    done_with: list[str] = []
+    make, load = chunks.from_block, chunks.load_file
+    monkeypatch.setattr(chunks, "from_block", lambda *block, **how: done_with.append("make") or make(*block, **how))
+    monkeypatch.setattr(chunks, "load_file", lambda path: done_with.append("read") or load(path))
     before = contents(dataset)
     done = command("bench", "loader", dataset, *SMALL, "--seconds", 0.02, "--json")
     assert done.code == 0, done.stderr
@@ -138,7 +134,8 @@ def test_loading_and_training_are_timed_and_the_dataset_is_not_touched(
     assert result["batch_events_per_second"] > result["batches_per_second"] > 0
     assert "loading over training: " in done.stderr
     # Later epochs come from what the first one stored.
-    assert (given[:3], set(given[3:])) == ([False] * 3, {True})
+    last = len(done_with) - done_with[::-1].index("make")
+    assert (done_with[:last].count("read"), set(done_with[last:])) == (2, {"read"})
 
 
 def test_a_dataset_of_one_shard_stays_in_memory(tmp_path: Path):

@@ -96,7 +96,7 @@ def test_no_seed_given_by_hand_makes_the_events_of_a_training() -> None:
 
 def test_simulated_data_of_settings() -> None:
     before = set(multiprocessing.active_children())
-    asked = settings("data=sim:gun_photon,gun_pion", "source.workers=2", "source.block_events=2")
+    asked = settings("data=sim:gun_photon,gun_pion", "source.block_events=2")
     with open_training_data(asked, CPU, Path("unused")) as data:
         assert {name: len(block) for name, block in data.validate.blocks.items()} == {"gun_photon": 2, "gun_pion": 2}
         assert data.validation.num_events == 4
