@@ -34,7 +34,7 @@ from ringflow.base import page as pages
 from ringflow.base.errors import RingflowError
 from ringflow.base.output import word
 from ringflow.base.page import PAGE_FILE, inline
-from ringflow.base.rundir import prepare, write_atomic
+from ringflow.base.rundir import prepared, write_atomic
 from ringflow.base.words import flat, time_in_words
 from ringflow.evaluate.plots import STYLE, plain, png
 from ringflow.tune.folder import StudyFolder
@@ -633,9 +633,8 @@ _DRAWN = (
 def write_report(study: Path, out: Path | None = None) -> Path:
     """Write the page of a study, finished or not, into the folder `out`; the path of the page."""
     view = StudyView(StudyFolder(study))
-    page = prepare(out or study / REPORT_FOLDER, marks=(PAGE_FILE,)) / PAGE_FILE
     script = (_OWN / "study.js").read_text(encoding="utf-8")
-    with matplotlib.rc_context(STYLE):
+    with prepared(out or study / REPORT_FOLDER, marks=(PAGE_FILE,)) as folder, matplotlib.rc_context(STYLE):
         text = pages.render(
             _OWN / "study.html.j2",
             charts={draw.__name__: draw for draw in _DRAWN},
@@ -656,8 +655,8 @@ def write_report(study: Path, out: Path | None = None) -> Path:
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             data=Markup(json.dumps(view.data(), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")),
         )
-    write_atomic(page, text)
-    return page
+        write_atomic(folder / PAGE_FILE, text)
+    return folder / PAGE_FILE
 
 
 def _provenance(folder: StudyFolder) -> Iterator[tuple[str, str]]:

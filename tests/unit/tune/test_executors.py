@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.errors import FailureError, InputFileError, UsageError
 from ringflow.launch.slurm import Job
 from ringflow.tune import executors
 from ringflow.tune.executors import Executor, SlurmExecutor, shape, slots_of, work_in_job
@@ -152,6 +152,29 @@ def test_processes_of_a_trial_that_failed_are_not_used_again(executor: FakeExecu
     assert executor.killed == ["w0"]
     ordered(executor, 0, workers=2)
     assert executor.sizes == {"w0": 2, "w1": 2}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{",
+        pytest.param("[" * 100_000, id="deep"),
+        "[]",
+        "{}",
+        '{"kind": "dance"}',
+        '{"kind": "report", "resource": "many", "figures": {}}',
+        '{"kind": "report", "resource": 1, "figures": {"loss": "low"}}',
+        '{"kind": "ended", "trouble": "bored"}',
+    ],
+)
+def test_what_is_no_message_is_one_line(executor: FakeExecutor, tmp_path: Path, said: str) -> None:
+    ordered(executor, 0)
+    worker = FakeWorker(executor, tmp_path, "w0")
+    worker.begin(0)
+    (work_folder(tmp_path) / "w0" / "worker-2.json").write_text(said)
+    with pytest.raises(InputFileError, match="is no message") as caught:
+        executor.poll(0.0)
+    assert len(str(caught.value)) < 400
 
 
 def test_a_worker_that_went_away_before_it_began_is_replaced(executor: FakeExecutor, tmp_path: Path) -> None:

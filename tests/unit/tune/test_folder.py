@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 
+from fixtures.made_up_trials import make_study as made_up
 from fixtures.synthetic_study import SPACE, make_spoiled_study, make_study
-from ringflow.base.errors import InputFileError, UsageError
-from ringflow.tune.folder import StudyFolder, StudySettings, earlier_trials
+from ringflow.base.errors import FailureError, InputFileError, UsageError
+from ringflow.train.runs import claimed
+from ringflow.tune.folder import StudyFolder, StudySettings, create, earlier_trials
 from ringflow.tune.record import TrialRecord
 from ringflow.tune.search import Search
 from ringflow.tune.space import Space, parse_space
@@ -113,3 +116,51 @@ def test_with_several_objectives_earlier_trials_count(study: StudyFolder) -> Non
     assert search.ask(0, []) != search.ask(0, known)
     with pytest.raises(UsageError, match="have no loss or parameters; give a study"):
         earlier(study.path, study.space, "loss", "parameters")
+
+
+class KilledError(BaseException):
+    """Stands for a kill -9."""
+
+
+def test_a_study_killed_while_it_is_made_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before and after every file that is written; what is there afterwards is the same as without."""
+    expected = made_up(tmp_path, name="study").path
+    whole = {path.name: path.read_bytes() for path in expected.iterdir()}
+    shutil.rmtree(expected)
+    rename, left = Path.replace, 0
+
+    def mortal(self: Path, target: Path) -> Path:
+        nonlocal left
+        if left == 0:
+            raise KilledError
+        left -= 1
+        return rename(self, target)
+
+    kills = 0
+    for after in range(len(whole)):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", mortal)
+            left = after
+            try:
+                made_up(tmp_path, name="study")
+                break
+            except KilledError:
+                kills += 1
+    assert kills == len(whole) - 1  # all but the mark are put in their place
+    assert {path.name: path.read_bytes() for path in made_up(tmp_path, name="study").path.iterdir()} == whole
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_study_that_runs_is_left_alone(tmp_path: Path, overwrite: bool) -> None:
+    folder = made_up(tmp_path)
+    with claimed(folder.path, "study"), pytest.raises(FailureError, match=r"another study is running in .*study; wait"):
+        create(folder.training, folder.settings, tmp_path / "study.toml", folder.path, overwrite=overwrite)
+    assert folder.space.parameters
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"data": 3}', '{"ringflow": "1", "data": [], "places": {"a": 1}}'])
+def test_an_origin_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
+    folder = made_up(tmp_path)
+    (folder.path / "origin.json").write_text(text)
+    with pytest.raises(InputFileError, match=r"origin\.json is missing or damaged; put a copy of it back"):
+        _ = folder.origin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import optuna
@@ -99,6 +100,46 @@ def test_damage_and_earlier_versions_are_one_line(spoiled: StudyFolder, tmp_path
     (tmp_path / "study.db").touch()
     with pytest.raises(InputFileError, match="is a study of an earlier version of ringflow"):
         read_rows(damaged)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("reported", None),  # a row is missing
+        ("reported", {"resource": "many"}),
+        ("reported", {"value": []}),
+        ("reported", {"verdict": "perhaps"}),
+        ("reported", {"figures": 3}),
+        ("begun", {"workers": None}),
+        ("added", {"point": {}}),
+        ("added", {"point": {"optimizer.rate": "fast"}}),
+        ("added", {"retry_of": 900}),
+        ("added", {"retry_of": -1}),
+    ],
+)
+def test_rows_that_are_none_are_one_line(
+    spoiled: StudyFolder, tmp_path: Path, kind: str, change: dict[str, object] | None
+) -> None:
+    """Whatever a line of the file says, nobody counts it as something else."""
+    shutil.copytree(spoiled.path, tmp_path / "study")
+    study, changed = StudyFolder(tmp_path / "study"), False
+    lines = study.journal.read_text().splitlines()
+    for number, line in enumerate(lines):
+        words = json.loads(line)
+        place = words.get("system_attr") or words.get("system_attrs") or {}
+        key, value = next(((k, v) for k, v in place.items() if k.startswith("ringflow:")), ("", [0.0, "", {}]))
+        if value[1] == kind:
+            place.pop(key)
+            if change is not None:
+                place[key] = [value[0], kind, {**value[2], **change}]
+            lines[number] = json.dumps(words)
+            changed = True
+            break
+    assert changed
+    study.journal.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputFileError, match=r"put (a copy of it|copies of both) back") as caught:
+        study.record()
+    assert str(caught.value).isprintable()
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,3 +256,18 @@ def test_few_trials_and_equal_trials_tell_nothing() -> None:
     assert importances(SPACE, trials_of(lambda point: point["a"], 7)) == {}
     assert importances(SPACE, [TrialRecord(n, sample(SPACE, np.random.default_rng(n)), 0.0) for n in range(20)]) == {}
     assert set(importances(SPACE, trials_of(lambda point: 1.0, 30)).values()) == {0.0}
+
+
+def test_a_page_killed_while_it_is_drawn_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make_study(tmp_path / "study", 4)
+    out = tmp_path / "page"
+
+    def killed(*words: object, **more: object) -> str:
+        (out / ".index.html.half").write_text("half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ringflow.tune.report.pages.render", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_report(study, out)
+    assert write_report(study, out).is_file()
