@@ -131,8 +131,11 @@ _CLIENTS = 32
 
 
 @pytest.mark.parametrize(
-    ("seconds", "more_memory"),  # MB, in the end, than halfway: in a few seconds, what may be held at a time
-    [(3.0, 300.0), pytest.param(60.0, 64.0, marks=pytest.mark.heavy)],
+    (
+        "seconds",
+        "more_memory",
+    ),  # MB, in the second half than in the first: in a few seconds, what may be held at a time
+    [(3.0, 300.0), pytest.param(60.0, 32.0, marks=pytest.mark.heavy)],
 )
 def test_good_clients_among_hostile_ones(
     serve: Callable[..., Any], weights: Path, seconds: float, more_memory: float
@@ -168,4 +171,5 @@ def test_good_clients_among_hostile_ones(
     assert sum(row["requests"] for row in mixed) > _CLIENTS
     for kind, (statuses, _) in scripts(good).items():
         assert hostile[kind].keys() <= set(map(str, statuses)), kind
-    assert mixed[-1]["memory_mb_end"] - mixed[1]["memory_mb_end"] < more_memory
+    memory = [row["memory_mb_end"] for row in mixed]
+    assert min(memory[2:]) - max(memory[:2]) < more_memory

@@ -232,6 +232,7 @@ class Application:
                         body += chunk
                         continue
                     body.clear()
+                    self._held.pop(request, None)
                     if size >= most + _DISCARDED:
                         break
         except TimeoutError:
