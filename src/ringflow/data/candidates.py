@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError, InputFileError
 from ringflow.base.rundir import atomic_path
-from ringflow.data.manifest import Columns, manifest_hash
+from ringflow.data.manifest import Columns, manifest_hash, reason_of
 from ringflow.data.read import UNREADABLE, Dataset, keep_events, require_modest, to_block
 from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
 from ringflow.event.block import Collection, EventBlock, cast, concatenate
@@ -164,8 +164,9 @@ class CandidateFile:
         try:
             yield
         except UNREADABLE as error:
-            reason = " ".join(str(error).split())[:200]
-            raise InputFileError(f"{self.path} cannot be read as a candidate file ({reason}); make it again") from None
+            raise InputFileError(
+                f"{self.path} cannot be read as a candidate file ({reason_of(error)}); make it again"
+            ) from None
 
     @property
     def reconstruction(self) -> str:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError
 from ringflow.base.log import progress
-from ringflow.data.manifest import KNOWN_FILES, MANIFEST_FILE, PACKED_FOLDER, SPLITS, Manifest, read_manifest
+from ringflow.data.manifest import KNOWN_FILES, MANIFEST_FILE, PACKED_FOLDER, SPLITS, Manifest, read_manifest, reason_of
 from ringflow.data.read import UNREADABLE, is_whole, read_shard
 from ringflow.data.write import arrow_schema, file_hash
 from ringflow.event.block import EventBlock, dangling
@@ -140,7 +140,7 @@ def _blocks(path: Path, manifest: Manifest, found: dict[str, list[str]]) -> Iter
                 found["shards with other columns, types or units"].append(shard.file)
             yield from read_shard(path, shard, manifest.columns, verify=False)
         except (DatasetError, *UNREADABLE) as error:
-            found["shards that cannot be read"].append(f"{shard.file}: {' '.join(str(error).split())[:200]}")
+            found["shards that cannot be read"].append(f"{shard.file}: {reason_of(error)}")
 
 
 def _accounts(manifest: Manifest, numbers: Values, counts: dict[str, int]) -> Iterator[Row]:

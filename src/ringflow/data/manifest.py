@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pydantic
 
 from ringflow.base.errors import DatasetError, RingflowError, UsageError
+from ringflow.base.log import printable
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, Column, parquet_name
 
@@ -218,6 +219,11 @@ def read_json(path: Path, error: type[RingflowError], then: str) -> dict[str, An
     if not isinstance(found, dict):
         raise error(f"{path} holds no JSON object; {then}")
     return found
+
+
+def reason_of(error: Exception) -> str:
+    """What a library says of a file it cannot read, as part of a line; it may name bytes of the file."""
+    return printable(" ".join(str(error).split()) or type(error).__name__)[:200]
 
 
 def instead_of_dataset(path: Path) -> str:

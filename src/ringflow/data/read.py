@@ -36,6 +36,7 @@ from ringflow.data.manifest import (
     inside,
     manifest_hash,
     read_manifest,
+    reason_of,
     schema_columns,
 )
 from ringflow.data.write import EVENT_NUMBER, VERSION_KEY, arrow_schema, file_hash, to_table
@@ -43,7 +44,7 @@ from ringflow.event.block import Collection, EventBlock, concatenate, dangling
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, parquet_name
 
 #: What Arrow raises for a broken file; a ValueError is, for example, a column name that is no text any more.
-UNREADABLE = (pa.ArrowException, OSError, ValueError)
+UNREADABLE = (pa.ArrowException, OSError, ValueError, RecursionError)
 
 #: What a row group may unpack into: so many bytes, or so many times the size of its file.
 _MODEST, _MOST_PACKED = 1 << 28, 200
@@ -158,8 +159,7 @@ class PackedEvents:
             self._table.validate(full=True)
             to_block(self._table, columns)
         except UNREADABLE as error:  # its hash is right: somebody made it like that
-            reason = " ".join(str(error).split())[:200]
-            raise DatasetError(f"{file} holds no events of this dataset ({reason}); remove it") from None
+            raise DatasetError(f"{file} holds no events of this dataset ({reason_of(error)}); remove it") from None
         self._rows: npt.NDArray[np.int64] = np.arange(len(self._table))
 
     @property
@@ -234,8 +234,9 @@ def read_shard(folder: Path, shard: Shard, columns: Columns, *, verify: bool = T
                     last = _verify_block(path, shard, block, last)
                 yield block
     except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DatasetError(f"{path} is corrupted ({reason}); run `ringflow check`, then make it again") from None
+        raise DatasetError(
+            f"{path} is corrupted ({reason_of(error)}); run `ringflow check`, then make it again"
+        ) from None
 
 
 def _has_hash(path: Path, sha256: str) -> bool:

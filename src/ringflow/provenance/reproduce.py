@@ -22,7 +22,7 @@ from ringflow.base.errors import FailureError, InputFileError, RingflowError, Us
 from ringflow.base.log import progress, say
 from ringflow.base.provenance import KEY_DEPENDENCIES, code_version, package_version
 from ringflow.base.rundir import SETTINGS_FILE, temporary_folder, write_errors
-from ringflow.data.manifest import Manifest, Shard, read_manifest
+from ringflow.data.manifest import Manifest, Shard, read_manifest, reason_of
 from ringflow.data.production import PlannedShard, Production, plan_shards
 from ringflow.data.read import read_shard
 from ringflow.data.write import columns_in, file_hash
@@ -312,7 +312,7 @@ def _first_difference(dataset: Path, was: Shard, folder: Path, now: Shard, manif
             for place, shard in ((dataset, was), (folder, now))
         )
     except (RingflowError, ValueError) as error:
-        return f"differs, and cannot be compared value by value ({' '.join(str(error).split())[:120]})"
+        return f"differs, and cannot be compared value by value ({reason_of(error)})"
     for event, number in enumerate(before.event_number):
         for name, part in before.collections.items():
             one, other = (slice(*block[name].offsets[event : event + 2]) for block in (before, after))

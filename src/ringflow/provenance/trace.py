@@ -40,7 +40,16 @@ from ringflow.base.provenance import describe_input
 from ringflow.base.rundir import METRICS_FILE, ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_FOLDER
 from ringflow.base.words import flat
 from ringflow.data.candidates import CandidateFile
-from ringflow.data.manifest import MANIFEST_FILE, Manifest, Shard, inside, manifest_hash, read_json, read_manifest
+from ringflow.data.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    Shard,
+    inside,
+    manifest_hash,
+    read_json,
+    read_manifest,
+    reason_of,
+)
 from ringflow.data.read import read_shard, select_columns
 from ringflow.data.write import file_hash
 from ringflow.event.block import Collection
@@ -223,8 +232,9 @@ def model_header(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="numpy") as file:
             found = json.loads((file.metadata() or {}).get(MODEL_KEY, "null"))
     except (SafetensorError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputFileError(f"{path} cannot be read as a model file ({reason}); copy or train it again") from None
+        raise InputFileError(
+            f"{path} cannot be read as a model file ({reason_of(error)}); copy or train it again"
+        ) from None
     if not isinstance(found, dict) or not isinstance(found.get("card"), dict):
         raise InputFileError(f"{path} holds weights without a description; give a file that `ringflow train` wrote")
     return found
@@ -253,8 +263,7 @@ def onnx_header(path: Path) -> Description:
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's own, and whatever a broken file makes onnx raise
-        reason = " ".join(str(error).split())[:200]
-        raise InputFileError(f"{path} cannot be read as an ONNX file ({reason}); export it again") from None
+        raise InputFileError(f"{path} cannot be read as an ONNX file ({reason_of(error)}); export it again") from None
     return Description.read({entry.key: entry.value for entry in proto.metadata_props}, path)
 
 
@@ -269,9 +278,8 @@ def records_of(path: Path) -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputFileError(
-            f"{path} has a record that is not as ringflow writes it ({reason}); put a copy of it back"
+            f"{path} has a record that is not as ringflow writes it ({reason_of(error)}); put a copy of it back"
         ) from None
 
 

@@ -79,3 +79,68 @@ def test_a_failure_leaves_no_file(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no more"):
         write_candidates(folder / "mine.parquet", Dataset(dataset), failing(), reconstruction="mine", provenance={})
     assert list(folder.iterdir()) == []
+
+
+def values(path: Path, dataset: Dataset) -> list[bytes]:
+    return [part.offsets.tobytes() + part["px"].tobytes() for part in read_candidates(path, dataset)]
+
+
+def test_a_bit_that_changed_is_found_wherever_it_is(dataset: Path, tmp_path: Path) -> None:
+    """In pages, their headers or the footer; all but those that nobody reads."""
+    opened = Dataset(dataset)
+    path = write(tmp_path / "mine.parquet", opened)
+    content, expected = path.read_bytes(), values(path, opened)
+    found = 0
+    for number in range(150):
+        at = number * len(content) // 150
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << number % 8]) + content[at + 1 :])
+        try:
+            assert values(path, opened) == expected, "other values without a word"
+        except (InputFileError, DatasetError) as error:
+            assert str(error).isprintable()  # noqa: PT017
+            found += 1
+    assert found > 75
+
+
+def rewritten(path: Path, metadata: dict[bytes, bytes | None], table: pa.Table | None = None) -> None:
+    """The file with other metadata, as somebody might write it who knows the format."""
+    table = pq.read_table(path) if table is None else table
+    told = {**(pq.ParquetFile(path).metadata.metadata or {}), **metadata}
+    told.pop(b"ARROW:schema")
+    kept = {name: value for name, value in told.items() if value is not None}
+    pq.write_table(table.replace_schema_metadata(kept), path)
+
+
+def test_a_file_of_an_earlier_version_has_no_hash(dataset: Path, tmp_path: Path) -> None:
+    opened = Dataset(dataset)
+    path = write(tmp_path / "mine.parquet", opened)
+    expected = values(path, opened)
+    rewritten(path, {b"ringflow_candidates_sha256": None})
+    assert values(path, opened) == expected
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "[" * 100_000,
+        "5",
+        "{}",
+        '{"provenance": {}}',
+        '{"manifest_sha256": 1, "sample": "", "detector": "", "reconstruction": "", "provenance": {}}',
+        '{"manifest_sha256": "", "sample": "\\u001b[2J", "detector": "", "reconstruction": "", "provenance": {}}',
+    ],
+    ids=["deep", "number", "empty", "nothing but provenance", "number for a word", "escape"],
+)
+def test_a_record_that_is_none_of_ours_is_one_line(dataset: Path, tmp_path: Path, record: str) -> None:
+    path = write(tmp_path / "mine.parquet", Dataset(dataset))
+    rewritten(path, {b"ringflow_candidates": record.encode(), b"ringflow_candidates_sha256": None})
+    with pytest.raises(InputFileError, match=r"mine\.parquet cannot be read as a candidate file") as caught:
+        CandidateFile(path)
+    assert str(caught.value).isprintable()
+
+
+def test_events_in_another_order_are_refused(dataset: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.parquet", Dataset(dataset))
+    rewritten(path, {b"ringflow_candidates_sha256": None}, pq.read_table(path).take([1, 0, 0]))
+    with pytest.raises(InputFileError, match="its events do not rise"):
+        CandidateFile(path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import awkward as ak
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, UsageError
@@ -101,6 +103,34 @@ def test_stored_elements_are_used_and_made_again_when_broken(dataset: Path, monk
     )
     assert files[0].stat().st_size > 50
     again.close()
+
+
+def test_stored_elements_are_used_only_if_they_are_what_was_written(dataset: Path, expected: ElementBatch) -> None:
+    """One bit that changed, another shard's under the name of one, and what somebody else made up and named rightly."""
+    source = chunks(dataset, chunk_events=8)
+    made = [source.chunk(index) for index in range(3)]
+    source.close()
+    files = sorted(dataset.rglob("packed/*/*.safetensors"))
+    first, second, third = (file.read_bytes() for file in files)
+    files[0].write_bytes(first[:-1] + bytes([first[-1] ^ 1]))
+    files[1].write_bytes(first)
+    other = load(third)
+    other["offsets"][1:-1] = 10**9
+    forged = save(other)
+    key = files[2].name.partition("-")[0]
+    files[2].unlink()
+    (files[2].parent / f"{key}-{hashlib.sha256(forged).hexdigest()[:32]}.safetensors").write_bytes(forged)
+    again = chunks(dataset, chunk_events=8)
+    assert all(equal(again.chunk(index), made[index]) for index in range(3))
+    again.close()
+    assert [file.read_bytes() for file in sorted(dataset.rglob("packed/*/*.safetensors"))] == [first, second, third]
+
+
+def test_elements_are_not_stored_through_a_link(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (dataset / "packed").symlink_to(tmp_path / "outside")
+    with pytest.raises(DatasetError, match="packed is a link out of its folder"):
+        chunks(dataset, chunk_events=8)
 
 
 def test_hits_instead_of_clusters(dataset: Path) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import uproot
 
 from ringflow.base.errors import InputFileError, RingflowError
+from ringflow.data.manifest import reason_of
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
@@ -78,9 +79,8 @@ class PodioFile:
         except RingflowError:
             raise
         except Exception as error:
-            reason = " ".join(str(error).split())[:160] or type(error).__name__
             raise InputFileError(
-                f"{self.path} cannot be read as a ROOT file ({reason}); is it whole, and is it one?"
+                f"{self.path} cannot be read as a ROOT file ({reason_of(error)}); is it whole, and is it one?"
             ) from None
 
     def _find_ids(self, root: Any) -> dict[str, int]:

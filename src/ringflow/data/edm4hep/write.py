@@ -23,6 +23,7 @@ from ringflow.base.errors import FailureError, InputFileError
 from ringflow.base.rundir import atomic_path
 from ringflow.data.edm4hep.convert import AT_CALORIMETER, AT_INTERACTION_POINT, BENDING
 from ringflow.data.edm4hep.podio import Array, collection_id
+from ringflow.data.manifest import reason_of
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, FORWARD_ELECTROMAGNETIC, MUON, PHOTON
 
@@ -83,8 +84,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         with uproot.open(path) as file:
             found = json.loads(str(file[_RECORD_KEY])) if _RECORD_KEY in file else None
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputFileError(f"{path} cannot be read as a ROOT file ({reason}); make it again") from None
+        raise InputFileError(f"{path} cannot be read as a ROOT file ({reason_of(error)}); make it again") from None
     return found if isinstance(found, dict) else None
 
 
