@@ -115,7 +115,6 @@ SCENARIOS = {
             "--out",
             "out",
         ),
-        code=1,
     ),
     "uncertainty": Scenario(
         ("uncertainty", "model.safetensors", "many", "--out", "new/made.safetensors", "--page", "page"),
@@ -141,7 +140,7 @@ SCENARIOS = {
         ("reproduce", "out", "--out", "again"), before=(("simulate", "gun_photon", "--events", "2", "--out", "out"),)
     ),
 }
-QUICK = ("config", "simulate", "reconstruct", "trace")
+QUICK = ("config", "reconstruct", "trace")
 
 
 @pytest.fixture(scope="module")
@@ -156,14 +155,14 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 @pytest.mark.parametrize("name", QUICK)
 def test_a_disturbed_command_loses_nothing(name: str, disturbed: Callable[[str], Disturbed]) -> None:
     scenario = disturbed(name)
-    for step, how in spread(scenario.chosen(7)):
+    for step, how in spread(scenario.chosen(6)):
         scenario.disturb(step, how)
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_two_of_a_kind_do_not_spoil_each_other(name: str, disturbed: Callable[[str], Disturbed]) -> None:
     scenario = disturbed(name)
-    scenario.twice(scenario.chosen(4)[1])
+    scenario.twice(scenario.chosen(4)[2])
 
 
 @pytest.mark.heavy
