@@ -43,6 +43,8 @@ from ringflow.base.errors import FailureError, InputFileError, RingflowError, Se
 from ringflow.base.log import speaks
 from ringflow.base.rundir import SETTINGS_FILE, write_atomic, write_errors
 from ringflow.base.words import flat
+from ringflow.data.manifest import MANIFEST_FILE
+from ringflow.train.runs import HISTORY_FILE, RUN_FILE, settings_of
 from ringflow.tune.record import Reported, TrialRecord
 from ringflow.tune.schedulers import Point
 from ringflow.tune.search import Search
@@ -55,11 +57,10 @@ Number = Annotated[StrictInt | Annotated[float, Field(strict=True)], Field(ge=-L
 GIVEN_UP = 1e5
 #: What stands for the loss of a point that could not be trained.
 NO_LOSS = 1e30
-_MANIFEST_FILE = "manifest.json"
 _DATASETS_FOLDER, _HOME_FOLDER = "datasets", ".home"
 #: Where libraries put what they compiled, unless told otherwise below HOME, which may not be writable.
 _CACHES = ("MPLCONFIGDIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-_METRICS = (SETTINGS_FILE, "run.json", "history.jsonl")
+_METRICS = (SETTINGS_FILE, RUN_FILE, HISTORY_FILE)
 
 
 #: Methods of a space, and what their dimension must hold; then what others also write, and what changes nothing for us.
@@ -309,7 +310,6 @@ def evaluated(out_file: Path, loss_of: Callable[[], float]) -> float:
 
 def is_of_another(run: Path, point: Point) -> bool:
     """Whether a folder holds the training of another point: PanDA evaluates several in one working folder."""
-    from ringflow.train.runs import settings_of
     from ringflow.train.settings import TrainSettings
 
     path = settings_of(run)
@@ -332,13 +332,13 @@ def read_datasets(path: Path, folder: Path) -> str | None:
     found: dict[str, None] = {}
     for name in names:
         file = path.parent / name
-        if file.name == _MANIFEST_FILE:
+        if file.name == MANIFEST_FILE:
             found[str(file.parent)] = None
         elif ".tar" in file.suffixes or file.suffix == ".tgz":
             place = _unpacked(file, folder / _DATASETS_FOLDER)
-            found.update({str(manifest.parent): None for manifest in sorted(place.rglob(_MANIFEST_FILE))})
+            found.update({str(manifest.parent): None for manifest in sorted(place.rglob(MANIFEST_FILE))})
     if not found:
-        raise UsageError(f"{path} names no dataset: neither a {_MANIFEST_FILE} nor a tar archive with one in it")
+        raise UsageError(f"{path} names no dataset: neither a {MANIFEST_FILE} nor a tar archive with one in it")
     return ",".join(found)
 
 

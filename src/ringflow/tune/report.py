@@ -617,17 +617,8 @@ def importances(space: Space, trials: Sequence[TrialRecord]) -> dict[str, float]
     return {**found, **dict.fromkeys(names.keys() - found.keys(), 0.0)}
 
 
-_DRAWN = (
-    history,
-    curves,
-    rung_diagram,
-    parallel,
-    slices,
-    importance_bars,
-    pareto_plots,
-    timeline,
-    cost_bars,
-)
+#: What the page draws, under these names.
+_DRAWN = (history, curves, rung_diagram, parallel, slices, importance_bars, pareto_plots, timeline, cost_bars)
 
 
 def write_report(study: Path, out: Path | None = None) -> Path:

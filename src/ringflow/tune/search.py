@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from statistics import median
 from typing import Any, get_args
 
@@ -145,8 +146,8 @@ class Search:
 
     def _study_of(self, known: Sequence[TrialRecord]) -> Any:
         """A study in memory, as trials are now."""
-        own = sorted((trial for trial in known if trial.number >= 0), key=_number)
-        earlier = sorted((trial for trial in known if trial.number < 0), key=_number)
+        own = sorted((trial for trial in known if trial.number >= 0), key=attrgetter("number"))
+        earlier = sorted((trial for trial in known if trial.number < 0), key=attrgetter("number"))
         if len(self._objectives) == 1:
             earlier = aligned(earlier, own)
         most = _MOST_TO_LEARN_FROM.get(self._name, len(own))
@@ -209,10 +210,6 @@ def _scale(trials: Sequence[TrialRecord]) -> tuple[float, float]:
     told = [(trial.value or 0.0, trial.state) for trial in trials if is_finite(trial)]
     values = [value for value, state in told if state == "complete"] or [value for value, _ in told] or [0.0]
     return min(values), (median(values) - min(values)) or 1.0
-
-
-def _number(trial: TrialRecord) -> int:
-    return trial.number
 
 
 def _is_number(value: float) -> bool:

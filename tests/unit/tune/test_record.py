@@ -129,10 +129,8 @@ def test_rows_that_are_none_are_one_line(
         place = words.get("system_attr") or words.get("system_attrs") or {}
         key, value = next(((k, v) for k, v in place.items() if k.startswith("ringflow:")), ("", [0.0, "", {}]))
         if value[1] == kind:
-            place.pop(key)
-            if change is not None:
-                place[key] = [value[0], kind, {**value[2], **change}]
-            lines[number] = json.dumps(words)
+            place[key] = [value[0], kind, {**value[2], **(change or {})}]
+            lines[number : number + 1] = [] if change is None else [json.dumps(words)]
             changed = True
             break
     assert changed

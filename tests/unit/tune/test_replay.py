@@ -263,7 +263,8 @@ def test_validations_of_runs_come_before_reports(tmp_path: Path) -> None:
     path = make_study(tmp_path / "study", 4, scheduler="none")
     lines = [{"kind": "train", "events": 5, "loss": 9.0}, {"kind": "validation", "events": 7, "loss": None}]
     lines += [{"kind": "validation", "events": events, "loss": 9.0 - events / 32_000} for events in (32_000, 128_000)]
-    for trial, text in ((1, '{"kind": "validation"}'), (2, "\n".join(map(json.dumps, lines))), (3, "{")):
+    lines = [{**line, "step": 1} for line in lines]
+    for trial, text in ((1, '{"kind": "validation", "step": 1}'), (2, "\n".join(map(json.dumps, lines))), (3, "{")):
         run = StudyFolder(path).run(trial)
         run.mkdir(parents=True)
         (run / "history.jsonl").write_text(text)

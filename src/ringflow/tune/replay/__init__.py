@@ -51,6 +51,7 @@ from numpy.typing import NDArray
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.rundir import write_atomic
 from ringflow.launch.scaling import CostModel
+from ringflow.train.runs import read_history
 from ringflow.tune.folder import StudyFolder
 from ringflow.tune.record import ALIASES
 from ringflow.tune.schedulers import ETA, Decision, Ladder, Point, Report, make_scheduler
@@ -58,7 +59,6 @@ from ringflow.tune.schedulers import ETA, Decision, Ladder, Point, Report, make_
 Array = NDArray[np.float64]
 
 _SHIPPED = Path(__file__).with_name("recorded.json")
-_HISTORY_FILE = "history.jsonl"
 #: Hours of a whole trial on one device if nothing says otherwise: our choice, neither the best nor the worst for those that
 #: grow; see `sensitivity` for others.
 DEFAULT_HOURS = 2.0
@@ -152,9 +152,8 @@ def _curves_of(folder: StudyFolder) -> list[tuple[Point, LearningCurve]]:
 def _validations(run: Path, figure: str) -> list[tuple[float, float]]:
     """Events and values of a figure of the validations of a run, as far as they can be read."""
     try:
-        lines = [json.loads(line) for line in (run / _HISTORY_FILE).read_text(encoding="utf-8").splitlines()]
-        told = [(float(line["events"]), line.get(figure)) for line in lines if line["kind"] == "validation"]
-    except (OSError, ValueError, KeyError, TypeError):
+        told = [(float(line["events"]), line.get(figure)) for line in read_history(run) if line["kind"] == "validation"]
+    except (ValueError, KeyError, TypeError):
         return []
     return sorted({events: float(value) for events, value in told if value is not None and events > 0}.items())
 
