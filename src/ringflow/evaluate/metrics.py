@@ -41,6 +41,7 @@ class Metric:
     better: Literal["lower", "higher", "one", ""]
     definition: str
     unit: str = ""  # % of a share
+    headline: bool = False  # the verdict is about it
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from ringflow.base.page import PAGE_FILE, inline, render
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.evaluate.metrics import (
-    BY_KEY,
     JET_BIN_METRICS,
     MASS_METRICS,
     METRICS,
@@ -38,16 +37,6 @@ CLOSURE = 0.01
 
 #: Made with the help of the truth: bounds to compare with, not competitors.
 BOUNDS = ("target", "perfect")
-#: What the verdict is about, in order of weight.
-HEADLINES = (
-    "jet_iqr_over_median",
-    "rms90_jer",
-    "met_iqr_over_median",
-    "visible_energy_resolution",
-    "particle_efficiency",
-    "particle_fake_rate",
-    "particle_f1",
-)
 
 Metrics = Mapping[str, Mapping[str, Any]]  # of every reconstruction, or sections of them
 #: Of one sample: a block of one event to be drawn, and its candidates by reconstruction.
@@ -116,7 +105,7 @@ def _section(
     wanted = [key for key in _FIRST if key in images]
     first = sorted(sorted(wanted, key=lambda key: bool(images[key]["lacks"]))[:3], key=wanted.index)
     rows, tables = sample_rows(metrics, sample.get("comparisons") or []), topic_tables(metrics)
-    headlines = [row for row in rows if row.metric.key in HEADLINES]
+    headlines = [row for row in rows if row.metric.headline]
     folds: list[tuple[str, Any, list[Any]]] = []
     if headlines:
         folds.append(("All metrics and what they are", ("All metrics", "", rows), []))
@@ -278,7 +267,7 @@ def findings(name: str, sample: Mapping[str, Any]) -> Iterator[Finding]:
     if len(contenders) == 1 and "perfect" in metrics:
         pairs = [(reference, "perfect")]
     for challenger, reference in pairs:
-        for metric in (BY_KEY[key] for key in HEADLINES):
+        for metric in (one for one in METRICS if one.headline):
             quotient = _ratio(sample.get("comparisons") or [], metric.key, challenger, reference)
             if quotient is None:
                 continue
