@@ -65,6 +65,9 @@ _MOST_CORES = 12
 #: Share of a photon's energy within the core radius; the rest is in the tail.
 CORE_SHARE = 0.92
 
+#: More than any event has, and few enough for compiled code.
+_MANY = 1_000_000
+
 CONSTANTS = Path(__file__).parent / "detectors"
 
 
@@ -73,7 +76,7 @@ class LinkConstants(Settings):
 
     ecal_distance: float = Field(gt=0)  # of a hit from the track
     hcal_distance: float = Field(gt=0)
-    min_hits: int = Field(ge=1)  # near the track, to link it to their cluster
+    min_hits: int = Field(ge=1, le=_MANY)  # near the track, to link it to their cluster
     fragment_distance: float = Field(gt=0)  # of the centre of a piece of a hadronic shower from the track or its shower
 
 
@@ -99,7 +102,7 @@ class PhotonConstants(Settings):
     energy: list[float]
     width: list[float]
     depth: list[float]
-    start_layer: int
+    start_layer: int = Field(ge=-_MANY, le=_MANY)
     ecal_share: float
     core_radius: float  # of a photon hidden in a charged shower
     core_energy: float
@@ -117,9 +120,9 @@ class LeptonConstants(Settings):
 
     electron_ratio: tuple[float, float]  # accepted calorimeter energy over track momentum
     brem_angle: float
-    muon_layers: int = Field(ge=1)  # HCAL layers with a hit on the track
+    muon_layers: int = Field(ge=1, le=_MANY)  # HCAL layers with a hit on the track
     muon_hcal_energy: float  # largest energy on the track in the HCAL
-    muon_yoke_hits: int
+    muon_yoke_hits: int = Field(ge=-_MANY, le=_MANY)
     muon_yoke_distance: float
     muon_momentum: float
 

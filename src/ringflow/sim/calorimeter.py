@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ringflow.base.errors import UsageError
 from ringflow.elements.clustering import CalorimeterHits
 from ringflow.elements.tables import group_sum
 from ringflow.event.schema import SUBSYSTEMS
@@ -37,6 +38,14 @@ class CellTable:
 
     def __init__(self, geometry: DetectorGeometry, device: torch.device) -> None:
         parts = [(geometry.calorimeter(name), name.endswith("barrel")) for name in SUBSYSTEMS]
+        for part, _ in parts:
+            around = 2.0 * math.pi * part.barrel.inner
+            widest = max(around + 2.0 * math.pi * part.depth, 2.0 * part.barrel.half_length, 2.0 * part.endcap.r_max)
+            # One of them goes around at least, and their numbers fit into their bits.
+            if not (least := widest / (2 * _HALF_RANGE - 2)) <= part.cell <= around:
+                raise UsageError(
+                    f"cells of {part.cell:g} mm are not possible here; give {least:.3g} to {around:.3g} mm"
+                )
 
         def column(values: Iterable[float]) -> Tensor:
             return torch.tensor(list(values), dtype=torch.float32, device=device)
