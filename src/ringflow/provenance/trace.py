@@ -156,7 +156,7 @@ def show(node: Node, indent: str = "", how: str = "", told: set[str] | None = No
 def _words(name: str, value: Any) -> str:
     if name == "code" and isinstance(value, Mapping):
         return f"commit {value.get('commit')}" + (", changed since" if value.get("dirty") else "")
-    if name == "packages":
+    if name == "packages" and isinstance(value, Mapping):
         value = {package: value[package] for package in _SHOWN_PACKAGES if package in value}
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_words('', inner)}" for key, inner in value.items() if inner is not None)

@@ -256,3 +256,12 @@ def test_a_record_that_links_elsewhere_is_not_read(made: Path, tmp_path: Path) -
     (tmp_path / "run.json").symlink_to(made / "run" / "run.json")
     with pytest.raises(FailureError, match=r"run\.json is a link out of its folder"):
         trace(tmp_path)
+
+
+def test_facts_of_any_form_are_shown(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = copy / "data" / "manifest.json"
+    content = json.loads(path.read_text())
+    content["provenance"] |= {"packages": "torch 2", "code": ["x"], "seeds": 5}
+    path.write_text(json.dumps(content))
+    assert trace_command(copy / "data") == 0
+    assert "packages: torch 2" in capsys.readouterr().err
