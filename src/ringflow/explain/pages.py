@@ -111,15 +111,18 @@ def distance(rows: Rows) -> Figure:
     }
     figure, (axes,) = panels([3.3], top=legend_height(looks))
     legend(axes, looks, points=True)
-    drawn = [row for row in rows if row["to"] is not None and row["elements"] > 0]
+    # A network that finds nothing gives no element a share, which a logarithm cannot show.
+    drawn = [row for row in rows if row["to"] is not None and row["elements"] > 0 and row["share_of_one"] > 0]
     for name, look in looks.items():
         mine = [row for row in drawn if row["class"] == name]
         middle = [0.5 * (row["from"] + row["to"]) for row in mine]
         values = [100.0 * row["share_of_one"] for row in mine]
         axes.plot(middle, values, color=look.color, marker=look.marker, linestyle=look.line)
-    if not drawn:
+    if drawn:
+        axes.set(xscale="log", yscale="log")
+    else:
         say_empty(axes)
-    axes.set(xscale="log", yscale="log", ylabel="share of one element [%]")
+    axes.set_ylabel("share of one element [%]")
     axes.set_xlabel("distance in η and φ at the calorimeter")
     return figure
 
@@ -156,7 +159,9 @@ def deletion(rows: Rows) -> Figure:
         where = np.arange(len(names)) + 0.27 * (place - 1)
         axes.bar(where, values, 0.25, color=color, hatch=hatch, edgecolor="white", label=label)
     axes.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
-    axes.set(yscale="log", ylabel="mean change of the output")
+    if any(row["change"] > 0 or row["change_of_control"] > 0 for row in found.values()):
+        axes.set_yscale("log")
+    axes.set_ylabel("mean change of the output")
     axes.grid(axis="x", visible=False)
     axes.legend(**_ABOVE)
     return figure

@@ -477,7 +477,12 @@ class SlurmExecutor(Executor):
         asked = replace(
             shape(self._job, size),
             # Another start would not find its order again, so it is not put back into the queue.
-            extra=(*self._job.extra, f"--job-name={self._job_name}", f"--output={self._output('%j')}", "--no-requeue"),
+            extra=(
+                *self._job.extra,
+                f"--job-name={self._job_name}",
+                shlex.quote(f"--output={self._output('%j')}"),
+                "--no-requeue",
+            ),
         )
         words = ["tune", "work", str(self._study), "--workers", str(size), "--idle", str(self._idle)]
         # If one process ends badly the others cannot go on without it; Slurm tells all of them when time is nearly up.

@@ -17,6 +17,8 @@ from ringflow.base.errors import InputFileError, UsageError
 from ringflow.cli.inspection import How
 from ringflow.cli.inspection import explain as explain_command
 from ringflow.elements.batch import from_block
+from ringflow.evaluate.plots import png
+from ringflow.explain import pages
 from ringflow.explain.attribution import Decided, Explainer, Relevance, only
 from ringflow.explain.run import DISTANCES, Averages, explain, graph_edges, links_of, some_of_every_class
 from ringflow.models.file import save_model
@@ -136,6 +138,17 @@ def test_rare_classes_are_drawn_as_often_as_common_ones() -> None:
     assert np.array_equal(chosen, some_of_every_class(labels, 4, 7))
     assert not np.array_equal(chosen, some_of_every_class(labels, 4, 8))
     assert len(some_of_every_class(np.zeros(0, np.int64), 4, 7)) == 0
+
+
+def test_a_network_that_listens_to_nothing_is_drawn() -> None:
+    shares = [{"class": "photon", "from": 0.0, "to": 0.1, "elements": 5, "share_of_one": 0.0}]
+    nothing = {"class": "photon", "elements": "removed", "change": 0.0, "change_of_control": 0.0}
+    for figure in (
+        pages.distance(shares),
+        pages.deletion([{**nothing, "control": how} for how in ("random", "nearest")]),
+    ):
+        assert figure.axes[0].get_yscale() == "linear"
+        assert png(figure)
 
 
 def test_averages_count_elements_where_they_are(listening: Make, events: Make) -> None:
