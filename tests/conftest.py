@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(
 # No test measures time, and the same commit tests the same examples.
 settings.register_profile("ringflow", deadline=None, derandomize=True)
 settings.load_profile("ringflow")
+
+# A shell that starts tests in the background has them ignore Ctrl-C, and with them all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

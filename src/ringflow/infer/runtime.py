@@ -202,11 +202,11 @@ class EventRuntime:
         has_hash = _has_hash(path)
         try:
             self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            properties = self._session.get_modelmeta().custom_metadata_map  # an error if one of them is no UTF-8
         except Exception as error:  # the runtime has a tree of exceptions of its own
             raise InputFileError(
                 f"{path} cannot be read as an ONNX file ({one_line(str(error))}); export it again"
             ) from None
-        properties = self._session.get_modelmeta().custom_metadata_map
         # A hash whose name or place is not what it was would else be no hash.
         hashes = {name for name, value in properties.items() if _DIGITS.fullmatch(value)} - {"weights_sha256"}
         if not has_hash and (hashes or _HASH in properties):
