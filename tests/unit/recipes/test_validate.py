@@ -20,7 +20,7 @@ def test_clic_reproduces_the_published_table():
     assert [row["name"] for row in rows if not row["ok"]] == []
 
 
-@pytest.mark.parametrize(("detector", "count"), [("clic", 26), ("cld", 11)])
+@pytest.mark.parametrize(("detector", "count"), [("clic", 26), pytest.param("cld", 11, marks=pytest.mark.heavy)])
 def test_few_events_already_show_what_hardly_fluctuates(detector: str, count: int, capsys: pytest.CaptureFixture[str]):
     rows = validate(detector, events=60, workers=1, seed=1)
     assert len(rows) == count
