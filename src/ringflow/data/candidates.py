@@ -136,7 +136,7 @@ class CandidateFile:
             raise InputFileError(f"no candidate file at {path}; give the file that a reconstruction wrote")
         with self._reading():
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-            require_modest(self._file, path.stat().st_size)
+            require_modest(path)
             schema = self._file.schema_arrow
             # Beside the schema's: what was added when all was written.
             metadata = {**(schema.metadata or {}), **(self._file.metadata.metadata or {})}

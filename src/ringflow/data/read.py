@@ -12,7 +12,9 @@ A column is asked for by its name on disk (`track_pt`), or all of a collection b
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -252,13 +254,68 @@ def _hash_of(path: Path, *_: int) -> str:
     return file_hash(path)
 
 
-def require_modest(file: pq.ParquetFile, size: int) -> None:
-    """An error for a file that says it unpacks into more than one would ever write: it would take all memory."""
-    for group in range(file.num_row_groups):
-        held = file.metadata.row_group(group)
-        values = sum(held.column(index).num_values for index in range(held.num_columns))
+def require_modest(path: Path) -> None:
+    """An error for a Parquet file that says it unpacks into more than one would ever write: it would take all memory."""
+    size = path.stat().st_size
+    for values in _values_of_groups(path):
         if 8 * values > max(_MODEST, _MOST_PACKED * size):
             raise ValueError(f"{values} numbers in {size_in_words(size)}")
+
+
+def _values_of_groups(path: Path) -> list[int]:
+    """How many values each row group has, as the footer of a Parquet file says.
+
+    Read here (FileMetaData.row_groups[].columns[].meta_data.num_values of parquet.thrift), because Arrow ends the process when
+    it is asked for a column whose statistics are damaged.
+    """
+    with path.open("rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, os.SEEK_END)
+        footer = io.BytesIO(file.read(length))
+    try:
+        groups = _thrift(footer, _STRUCT)[4]
+        return [sum(column[3][5] for column in group[1]) for group in groups]
+    except (IndexError, KeyError, TypeError):
+        raise ValueError("its footer is damaged") from None
+
+
+_LIST, _SET, _STRUCT = 9, 10, 12
+
+
+def _thrift(text: io.BytesIO, kind: int) -> Any:
+    """A value in Thrift's compact protocol: structs by number of their fields, lists, whole numbers; of others their bytes."""
+    if kind == _STRUCT:
+        fields, number = {}, 0
+        while header := text.read(1)[0]:
+            number = number + (header >> 4) if header >> 4 else _zigzag(text)
+            fields[number] = _thrift(text, header & 15) if header & 15 > 2 else header & 15 == 1
+        return fields
+    if kind in (_LIST, _SET):
+        header = text.read(1)[0]
+        length = header >> 4 if header >> 4 < 15 else _varint(text)
+        return [_thrift(text, header & 15) for _ in range(length)]
+    if kind in (4, 5, 6):
+        return _zigzag(text)
+    if kind not in (1, 2, 3, 7, 8):  # the footer has no maps
+        raise ValueError(f"its footer has a value of kind {kind}")
+    return text.read(_varint(text) if kind == 8 else 8 if kind == 7 else 1)
+
+
+def _varint(text: io.BytesIO) -> int:
+    value, shift = 0, 0
+    while shift < 70:
+        byte = text.read(1)[0]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value
+        shift += 7
+    raise ValueError("its footer has a number without end")
+
+
+def _zigzag(text: io.BytesIO) -> int:
+    value = _varint(text)
+    return (value >> 1) ^ -(value & 1)
 
 
 def _verify_shard(path: Path, shard: Shard, file: pq.ParquetFile, names: Sequence[str]) -> None:
@@ -275,7 +332,7 @@ def _verify_shard(path: Path, shard: Shard, file: pq.ParquetFile, names: Sequenc
         raise DatasetError(
             f"{path} has {file.metadata.num_rows} events, the manifest says {shard.num_events}; make the dataset again"
         )
-    require_modest(file, path.stat().st_size)
+    require_modest(path)
 
 
 def _verify_block(path: Path, shard: Shard, block: EventBlock, last: int) -> int:
