@@ -22,3 +22,5 @@ class ClusteringSettings(Settings):
     #: What is smaller in the end is noise: its hits belong to no cluster.
     min_energy: float = Field(ge=0)
     min_hits: int = Field(ge=1)
+    #: The time of a whole cluster is off by so much (ns), however many hits it has: clocks, and what calibration leaves.
+    time_floor: float = Field(default=0.0, ge=0)

@@ -6,23 +6,51 @@ of a hadron, and a shower that does not point to the origin.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ringflow.elements.tables import group_minimum, group_sum, group_winner
+from ringflow.event.particles import SPEED_OF_LIGHT
 
 Columns = dict[str, Tensor]
+
+
+class Face(NamedTuple):
+    """Where the calorimeter begins: distance of the sides of its barrel from the axis, |z| of its endcaps (mm), and how many
+    sides the barrel has, 0 for a round one."""
+
+    radius: float
+    z: float
+    sides: int = 0
+
+    def depth(self, x: Tensor, y: Tensor, z: Tensor, in_barrel: Tensor) -> Tensor:
+        """How far behind the face points of barrel and endcaps lie (mm)."""
+        across = torch.hypot(x, y)
+        if self.sides:
+            across = across * torch.cos(torch.atan2(y, x) - normal_of_side(x, y, self.sides))
+        return torch.where(in_barrel, across - self.radius, z.abs() - self.z)
+
 
 #: Layers of the electromagnetic calorimeter that count as its front.
 FRONT_LAYERS = 10
 #: Distance (mm) from the line through the strongest hit within which energy belongs to the peak: about a Moliere radius.
 PEAK_RADIUS = 15.0
+#: Hits so near (ns) to the arrival of light from the collision tell the time of a cluster.
+PROMPT = 3.0
+
+
+def normal_of_side(x: Tensor, y: Tensor, sides: int) -> Tensor:
+    """Azimuth of the normal of the side of a barrel above points; one side looks along x."""
+    step = 2.0 * math.pi / sides
+    return torch.round(torch.atan2(y, x) / step) * step
 
 
 def cluster_columns(
-    hits: Columns, label: Tensor, count: int, face_radius: float, face_z: float, layer_offset: Sequence[int]
+    hits: Columns, label: Tensor, count: int, face: Face, layer_offset: Sequence[int]
 ) -> Columns:
     """Columns of the `cluster` collection from hit columns (`energy`, `x`, ..., `subsystem`) and the cluster of each hit.
 
@@ -42,7 +70,7 @@ def cluster_columns(
     in_ecal, in_hcal = subsystem < 2, (subsystem == 2) | (subsystem == 3)
     in_front = torch.as_tensor(layer_offset, device=of.device).index_select(0, subsystem)
     layer = hits["layer"].index_select(0, inside) + in_front
-    depth = torch.where((subsystem & 1) == 0, torch.hypot(x, y) - face_radius, z.abs() - face_z)
+    depth = face.depth(x, y, z, (subsystem & 1) == 0)
     total = summed(energy)
     weight = energy / at_hits(total)
 
@@ -54,6 +82,10 @@ def cluster_columns(
     axis = [at_hits(centre / distance) for centre in (centre_x, centre_y, centre_z)]
     along = dx * axis[0] + dy * axis[1] + dz * axis[2]
     across2 = (dx.square() + dy.square() + dz.square() - along.square()).clamp_min(0.0)
+    # Neutrons come tens of nanoseconds late: a mean over all hits would be theirs.
+    late = time - torch.sqrt(x.square() + y.square() + z.square()) / SPEED_OF_LIGHT
+    prompt = (late.abs() < PROMPT).to(energy.dtype)
+    prompt = torch.where(at_hits(summed(weight * prompt)) > 0.0, prompt, 1.0)
     columns = {
         "energy": total,
         "ecal_energy": summed(energy * in_ecal),
@@ -69,7 +101,7 @@ def cluster_columns(
         "width_across": torch.sqrt(summed(weight * across2)),
         "start_layer": group_minimum(layer, of, count),
         "mean_depth": summed(weight * depth),
-        "time": summed(weight * time),
+        "time": summed(weight * prompt * time) / summed(weight * prompt),
         "front_energy": summed(energy * (in_ecal & (layer < FRONT_LAYERS))),
     }
 

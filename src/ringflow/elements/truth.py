@@ -37,7 +37,7 @@ class TruthInput(NamedTuple):
     label: Tensor  # class by PDG number, NONE for neutrinos
     charge: Tensor
     momentum: Tensor  # [particle, (px, py, pz, energy)], double precision
-    track_particle: Tensor
+    track_particle: Tensor  # -1: of nobody
     track_quality: Tensor  # the highest is the best track of a particle
     link_element: Tensor
     link_particle: Tensor
@@ -60,8 +60,11 @@ def assign_targets(event: TruthInput, element: str) -> Targets:
     num = len(event.label)
     energy = event.momentum[:, 3]
     left = group_sum(event.link_energy.double(), event.link_particle, num)
-    best_track = group_winner(event.track_quality.double(), event.track_particle, num)
+    of_someone = torch.nonzero(event.track_particle >= 0).squeeze(1)
+    best_track = group_winner(event.track_quality[of_someone].double(), event.track_particle[of_someone], num)
     has_track = best_track >= 0
+    if len(of_someone):
+        best_track = torch.where(has_track, of_someone[best_track.clamp_min(0)], -1)
     best_link = group_winner(event.link_energy.double(), event.link_particle, num)
     has_link = best_link >= 0
     best_element = (

@@ -63,15 +63,18 @@ _TRACK = (
     _float("sigma_d0", "mm", "uncertainty of d0"),
     _float("sigma_z0", "mm", "uncertainty of z0"),
     _float("dedx", "1", "mean energy loss in units of a minimum-ionising particle"),
-    _float("time", "ns", "time at the calorimeter face, or at the last hit for a track that does not reach it"),
-    _code("reaches_calo", "1 if the extrapolation meets the calorimeter face"),
-    _float("calo_x", "mm", "extrapolation to the calorimeter face x; the last hit if the face is not reached"),
+    _float("time", "ns", "measured time, carried on to the calorimeter face; at the last hit if that is not met"),
+    _code("reaches_calo", "1 if the fitted helix, carried on from the last hit, meets the calorimeter face"),
+    _float("calo_x", "mm", "where the fitted helix meets the calorimeter face, x; the last hit if it does not"),
     _float("calo_y", "mm", "extrapolation to the calorimeter face y"),
     _float("calo_z", "mm", "extrapolation to the calorimeter face z"),
     _float("calo_dx", "1", "unit direction at the face, x"),
     _float("calo_dy", "1", "unit direction at the face, y"),
     _float("calo_dz", "1", "unit direction at the face, z"),
-    _index("particle", "particle", "particle that left the track"),
+    _float("last_x", "mm", "last hit of the track, x"),
+    _float("last_y", "mm", "last hit of the track, y"),
+    _float("last_z", "mm", "last hit of the track, z"),
+    _index("particle", "particle", "particle that left the track; -1 if it is of nobody"),
 )
 
 _CLUSTER = (
@@ -88,7 +91,7 @@ _CLUSTER = (
     _float("width_across", "mm", "energy-weighted spread across that line"),
     _code("start_layer", "first layer with a hit, counted through ECAL, HCAL and yoke", "int16"),
     _float("mean_depth", "mm", "energy-weighted depth behind the calorimeter face"),
-    _float("time", "ns", "energy-weighted time"),
+    _float("time", "ns", "energy-weighted time of the prompt hits; of all hits where none is prompt"),
     _float("front_energy", "GeV", "part of the energy in the first ten layers of the electromagnetic calorimeter"),
     _float(
         "ecal_x", "mm", "centre of what lies in the electromagnetic calorimeter, x; of the whole where nothing does"

@@ -96,7 +96,7 @@ class Shot(NamedTuple):
 class Observation(NamedTuple):
     """What a gun left, event by event."""
 
-    calorimeter: Floats  # sum of all hits at the electromagnetic scale, GeV
+    calorimeter: Floats  # sum of all clusters, before any hadronic scale, GeV
     found: npt.NDArray[np.bool_]  # whether the particle itself was found, not only something it turned into
     pt_ratio: Floats  # measured over true pt of the tracks found
 
@@ -105,9 +105,9 @@ def observe(shot: Shot) -> Observation:
     """Simulate a gun and reduce it to its observables; deterministic in the seed."""
     parts = []
     for block in simulate_shot(shot):
-        hits, tracks, particles = block["hit"], block["track"], block["particle"]
-        event = np.repeat(np.arange(len(block)), hits.counts)
-        energy = np.bincount(event, weights=hits["energy"], minlength=len(block)).astype(np.float64)
+        clusters, tracks, particles = block["cluster"], block["track"], block["particle"]
+        event = np.repeat(np.arange(len(block)), clusters.counts)
+        energy = np.bincount(event, weights=clusters["energy"], minlength=len(block)).astype(np.float64)
         of = np.repeat(np.arange(len(block)), tracks.counts)  # one particle per event
         true_pt = np.hypot(particles["px"], particles["py"]).astype(np.float64)
         true_eta = np.arcsinh(particles["pz"] / true_pt)

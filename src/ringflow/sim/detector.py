@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ringflow.base.errors import FailureError
 from ringflow.elements.clustering import Clusterer
-from ringflow.elements.shapes import cluster_columns, hadronic_scale
+from ringflow.elements.shapes import Face, cluster_columns, hadronic_scale
 from ringflow.elements.tables import group_sum
 from ringflow.elements.truth import TruthInput, assign_targets
 from ringflow.event.block import EventBlock, cast
@@ -65,17 +65,17 @@ class Detector:
         draw = Draw(seed, self.device)
         generated = _Generated(events, self.device)
         flown = track_through(generated.primaries, generated.species, self.geometry, draw)
-        tracks = measure_tracks(flown, generated.species, self.geometry, draw)
-        arrival = arrive(flown.entry, flown.face, generated.species)
+        tracks, track_event = measure_tracks(flown, generated.species, self.geometry, generated.event_of, draw)
+        arrival = arrive(flown.entry, flown.face, generated.species, self.geometry.sides)
         helix = flown.entry.helix(generated.species, self.geometry.field)
         sub, charged, length = develop(arrival, helix, self._depth, self.geometry.shower, draw)
         ionisation = sample_ionisation(charged, length, arrival, helix, self._depth, self.geometry, draw)
         at_a_time = 0 if self.device.type != "cpu" else _SPOTS_AT_A_TIME
         showers = sample_showers(sub, arrival, self._depth, self.geometry, draw, at_a_time)
         hits, links = read_out([ionisation, *showers], generated.event_of, generated.first_of, self._cells, draw)
-        hit_columns, clusters, cluster_event = self._clusters(hits, len(events))
+        hit_columns, clusters, cluster_event = self._clusters(hits, len(events), draw)
         collections = {
-            "track": SimulatedCollection(generated.event_of[tracks["particle"]], tracks),
+            "track": SimulatedCollection(track_event, tracks),
             "cluster": SimulatedCollection(cluster_event, clusters),
             "hit": SimulatedCollection(hits.event, hit_columns),
             **_truth(generated, tracks, hit_columns["cluster"], len(cluster_event), links, len(hits)),
@@ -90,14 +90,14 @@ class Detector:
             collections[name] = cast(name, counts, {key: values.cpu().numpy() for key, values in columns.items()})
         return EventBlock(generated.event_number, collections)
 
-    def _clusters(self, hits: MeasuredHits, num_events: int) -> tuple[Columns, Columns, Tensor]:
+    def _clusters(self, hits: MeasuredHits, num_events: int, draw: Draw) -> tuple[Columns, Columns, Tensor]:
         """Columns of hits and clusters, and the event of each cluster."""
         geometry, calibration = self.geometry, self.geometry.calibration
         columns = {field.name: getattr(hits, field.name) for field in fields(hits) if field.name != "event"}
         label, cluster_event = self._clusterer.cluster(hits, num_events)
-        clusters = cluster_columns(
-            columns, label, len(cluster_event), geometry.face_radius, geometry.face_z, self._layer_offset
-        )
+        face = Face(geometry.face_radius, geometry.face_z, geometry.sides)
+        clusters = cluster_columns(columns, label, len(cluster_event), face, self._layer_offset)
+        clusters["time"] = clusters["time"] + geometry.clustering.time_floor * draw.normal(clusters["time"])
         clusters["energy_hadronic"] = hadronic_scale(
             clusters["energy"], calibration.hadronic_energy, calibration.hadronic_factor
         )

@@ -6,12 +6,14 @@ All functions are elementwise over tensors of particles; straight lines (neutral
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ringflow.elements.shapes import normal_of_side
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import INVISIBLE, SPEED_OF_LIGHT, label_of, lookup
 
@@ -188,6 +190,38 @@ class Helix(ColumnTable):
         first, second = (torch.where(angle * bend < 1e-6, _TWO_PI, angle) for angle in candidates)
         curved = torch.where(cosine.abs() <= 1.0, torch.minimum(first, second) * bend, torch.inf)
         return torch.where(self.turn.abs() < _STRAIGHT, straight, curved)
+
+    def to_side(self, distance: float, normal: Tensor) -> Tensor:
+        """Path forward to a plane along the beam, at a distance from the axis and with a normal at an azimuth; infinite if
+        it is never met."""
+        away = distance - (self.x * torch.cos(normal) + self.y * torch.sin(normal))
+        angle = self.phi - normal
+        slope = torch.cos(angle)
+        straight = torch.where(slope > 1e-9, away / slope.clamp_min(1e-9), torch.inf)
+
+        turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
+        sine = torch.sin(angle) + turn * away  # of the angle against the normal at the plane
+        first = torch.asin(sine.clamp(-1.0, 1.0))
+        turned = (torch.remainder((end - angle) * turn.sign(), _TWO_PI) for end in (first, torch.pi - first))
+        curved = torch.where(sine.abs() <= 1.0, torch.minimum(*turned) / turn.abs(), torch.inf)
+        path = torch.where(self.turn.abs() < _STRAIGHT, straight, curved)
+        return torch.where(path > 1e-6, path, torch.inf)
+
+    def to_sides(self, distance: float, sides: int) -> Tensor:
+        """Path forward from inside a barrel of flat sides to the first of them; infinite if none is met."""
+        path = torch.full_like(self.x, torch.inf)
+        # The side met is that below the cylinder inside of all sides, or that below the one around their edges.
+        for radius in (distance, distance / math.cos(math.pi / sides)):
+            reached = self.to_cylinder(radius)
+            x, y, _ = self.position(torch.where(reached.isfinite(), reached, 0.0))
+            normal = normal_of_side(x, y, sides)
+            to_side = self.to_side(distance, normal)
+            x, y, _ = self.position(torch.where(to_side.isfinite(), to_side, 0.0))
+            on_side = (y * torch.cos(normal) - x * torch.sin(normal)).abs() <= distance * math.tan(
+                math.pi / sides
+            ) + 1e-6
+            path = torch.minimum(path, torch.where(reached.isfinite() & on_side, to_side, torch.inf))
+        return path
 
     def to_plane(self, z: float | Tensor) -> Tensor:
         """Path forward to a plane across the beam; infinite if it flies away from it."""

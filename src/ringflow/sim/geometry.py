@@ -24,6 +24,7 @@ Positive = Annotated[float, Field(gt=0)]
 #: Tables of the simulation have entries for every millimetre or less: a hundred metres are enough.
 Length = Annotated[float, Field(gt=0, le=1e5)]
 NotNegative = Annotated[float, Field(ge=0)]
+Chance = Annotated[float, Field(ge=0, le=1)]
 Parameter = Literal["pt", "phi", "theta", "d0", "z0"]
 TRACK_PARAMETERS: tuple[Parameter, ...] = ("pt", "phi", "theta", "d0", "z0")
 
@@ -51,6 +52,21 @@ class ParameterResolution(Settings):
     scattering: NotNegative
 
 
+class TrackFaults(Settings):
+    """What pattern recognition and fits do wrong; all chances are per track that is found. By default nothing."""
+
+    tail_dof: Annotated[float, Field(gt=2)] | None = None  # errors follow Student's t of so many degrees of freedom; None: Gauss
+    kink: Chance = 0.0  # errors and chi squared of a scattered track are larger
+    kink_scale: Annotated[float, Field(ge=1)] = 4.0
+    split: Chance = 0.0  # its hits make two tracks, one after the other
+    duplicate: Chance = 0.0  # it is found a second time, from fewer hits
+    fake: Chance = 0.0  # hits of several particles make a track of nobody, softer than `fake_pt` GeV on average
+    fake_pt: Positive = 0.7
+    close_loss: Chance = 0.0  # lost beside a stiffer one that is nearer than `close_distance` in eta and phi
+    close_distance: NotNegative = 0.01
+    layer_efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a hit
+
+
 class TrackerGeometry(Settings):
     """Layers a track crosses, and how well it is measured."""
 
@@ -59,6 +75,8 @@ class TrackerGeometry(Settings):
     max_turns: Positive
     dedx_resolution: NotNegative
     time_resolution: NotNegative
+    point_resolution: NotNegative = 0.01  # mm, of the last hit
+    faults: TrackFaults = TrackFaults()
     barrel: list[tuple[float, float, float, int]]
     disks: list[tuple[float, float, float, float, int]]
     resolution: list[EtaResolution]
@@ -68,6 +86,11 @@ class TrackerGeometry(Settings):
     phi: ParameterResolution
     theta: ParameterResolution
     correlations: list[tuple[Parameter, Parameter, Annotated[float, Field(gt=-1, lt=1)]]]
+
+    @property
+    def cylinder(self) -> tuple[float, float]:
+        """Radius and half length of the outermost layers."""
+        return max(layer[0] for layer in self.barrel), max(disk[0] for disk in self.disks)
 
     def correlation_matrix(self) -> npt.NDArray[np.float64]:
         """Correlations of the track parameters in the order of TRACK_PARAMETERS."""
@@ -79,10 +102,11 @@ class TrackerGeometry(Settings):
 
 
 class BarrelShape(Settings):
-    """A barrel from its inner radius outwards."""
+    """A barrel of flat sides from its inner distance to the axis outwards, in rings of modules along the beam."""
 
     inner: Length
     half_length: Length
+    rings: int = Field(default=1, ge=1, le=1000)
 
 
 class EndcapShape(Settings):
@@ -110,6 +134,10 @@ class CalorimeterGeometry(Settings):
     em_spots_per_gev: Positive
     hadronic_spots_per_gev: Positive
     time_resolution: NotNegative
+    gap: NotNegative = 0.0  # mm without read-out between neighbouring modules
+    noise_hits: NotNegative = 0.0  # mean number per event, barrel and endcaps together
+    dead: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of cells that never answer
+    intercalibration: Annotated[float, Field(ge=0, lt=0.3)] = 0.0  # relative spread of the cells' own scales
 
     @property
     def depth(self) -> float:
@@ -139,6 +167,7 @@ class ShowerModel(Settings):
     critical_energy: Positive
     atomic_number: Positive
     em_constant_term: NotNegative
+    em_sampling: NotNegative = 0.0
     hadronic_response: Positive
     intrinsic_noise: NotNegative
     intrinsic_constant: NotNegative
@@ -151,13 +180,16 @@ class ShowerModel(Settings):
     lateral_size: Positive
     backscatter_fraction: Annotated[float, Field(ge=0, le=1)]
     backscatter_length: NotNegative
-    late_time: NotNegative
+    neutron_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    neutron_reach: NotNegative = 0.0
+    neutron_time: tuple[NotNegative, NotNegative] = (0.0, 0.0)
 
 
 class Calibration(Settings):
     """Scales that bring the calorimeters to the energy of the particle; derived by `ringflow calibrate`."""
 
     em_scale: Positive
+    hcal_scale: Positive = 1.0  # of hits behind the ECAL against the electromagnetic scale: experiments set it for hadrons
     hadronic_energy: list[Positive]
     hadronic_factor: list[Positive]
 
@@ -208,6 +240,7 @@ class DetectorGeometry(Settings):
     name: str
     description: str
     field: Positive
+    sides: int = Field(default=12, ge=3, le=64)  # of the barrels
     tracker: TrackerGeometry
     ecal: CalorimeterGeometry
     hcal: CalorimeterGeometry
@@ -220,7 +253,7 @@ class DetectorGeometry(Settings):
 
     @property
     def face_radius(self) -> float:
-        """Radius of the calorimeter face in the barrel."""
+        """Distance of the calorimeter face from the axis in the barrel, at the middle of a side."""
         return self.ecal.barrel.inner
 
     @property
@@ -231,7 +264,7 @@ class DetectorGeometry(Settings):
     @property
     def tracker_cylinder(self) -> tuple[float, float]:
         """Radius and half length of the tracker, within which short-lived particles decay."""
-        return max(layer[0] for layer in self.tracker.barrel), max(disk[0] for disk in self.tracker.disks)
+        return self.tracker.cylinder
 
     def calorimeter(self, subsystem: str) -> CalorimeterGeometry:
         """Calorimeter of a subsystem such as `ecal_barrel`."""
@@ -247,7 +280,7 @@ def detector_names() -> list[str]:
 def load_detector(name: str) -> DetectorGeometry:
     """Detector by name, or from a TOML file of the same form."""
     if name.endswith(".toml"):
-        return DetectorGeometry.resolve(Path(name))
+        return DetectorGeometry.resolve(Path(name), complete=False)
     known = detector_names()
     if name not in known:
         hint = did_you_mean(name, known)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ringflow.elements.shapes import normal_of_side
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT
 from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, orthogonal_frame, tilted
@@ -148,15 +149,14 @@ class SubShowers(ColumnTable):
     depth: Tensor  # of the start behind the face, mm
 
 
-def arrive(entry: Flight, face: Tensor, species: SpeciesTable) -> Arrival:
+def arrive(entry: Flight, face: Tensor, species: SpeciesTable, sides: int) -> Arrival:
     """Describe the particles at the face. Nucleons can leave their kinetic energy, antinucleons also annihilate."""
     kind = entry.species
     mass, energy = species.mass[kind], entry.energy(species)
     length = entry.momentum.clamp_min(1e-9)
     dx, dy, dz = (component / length for component in (entry.px, entry.py, entry.pz))
-    radius = torch.hypot(entry.x, entry.y).clamp_min(1e-9)
-    radial = (entry.x * dx + entry.y * dy) / radius
-    cosine = torch.where(face == BARREL_FACE, radial, dz.abs()).clamp_min(_GRAZING)
+    normal = normal_of_side(entry.x, entry.y, sides)
+    cosine = torch.where(face == BARREL_FACE, dx * torch.cos(normal) + dy * torch.sin(normal), dz.abs()).clamp_min(_GRAZING)
     available = energy - mass * species.baryon[kind]
     numbers = (entry.x, entry.y, entry.z, entry.time, dx, dy, dz, cosine, available, energy - mass)
     flags = (species.is_photon[kind] | species.is_electron[kind], species.is_muon[kind], species.charge[kind] != 0)
@@ -195,11 +195,18 @@ def develop(
     hadronic = _split_hadronic(begins, others.take(showers), table, model, draw)
 
     at = arrival.take(electromagnetic)
-    energy = at.energy * (1.0 + model.em_constant_term * draw.normal(at.energy)).clamp_min(0.0)
+    energy = _sampled(at.energy, model, draw)
     at_face = torch.zeros_like(energy)
     direct = SubShowers(electromagnetic, at.is_em, energy, at.x, at.y, at.z, at.dx, at.dy, at.dz, at_face)
     charged = others.is_charged
     return SubShowers.join([direct, hadronic]), tracks_or_hadrons[charged], length[charged]
+
+
+def _sampled(energy: Tensor, model: ShowerModel, draw: Draw) -> Tensor:
+    """Energy of electromagnetic showers as sampled: what fluctuates in all layers together, beside the number of spots."""
+    spread = torch.hypot(model.em_sampling / energy.clamp_min(1e-3).sqrt(), torch.full_like(energy, model.em_constant_term))
+    shape = spread.clamp(1e-3, 1.0) ** -2
+    return energy * draw.gamma(shape) / shape
 
 
 def _split_hadronic(
@@ -216,11 +223,12 @@ def _split_hadronic(
 
     fraction = (1.0 - energy.clamp_min(1.0) ** _FRACTION_EXPONENT)[of]
     is_em = draw.uniform(share) < fraction
-    # Binding energy and neutrons make the hadronic part of a shower invisible by an amount that varies from shower to shower.
+    # Binding energy and neutrons make the hadronic part of a shower invisible by an amount that varies from shower to shower;
+    # the electromagnetic part is seen as it is.
     spread = torch.hypot(model.intrinsic_noise / energy, torch.full_like(energy, model.intrinsic_constant))
     shape = spread.clamp_max(model.intrinsic_maximum) ** -2
     intrinsic = (draw.gamma(shape) / shape)[of]
-    visible = share * intrinsic * torch.where(is_em, 1.0, model.hadronic_response)
+    visible = share * torch.where(is_em, 1.0, model.hadronic_response * intrinsic)
 
     later = draw.exponential(share) * model.late_start_length * (draw.uniform(share) < model.late_start_fraction)
     whole, cosine, face = showers.take(of), arrival.cosine[of], arrival.face[of]
@@ -333,6 +341,10 @@ def _sample(spot: dict[str, Tensor], is_em: bool, table: DepthTable, geometry: D
         scale = _em_scale(along / spot["maximum"], spot["log_energy"], model.atomic_number, draw) * scale
     quantile = _LATERAL_QUANTILE * draw.uniform(along)
     radius = scale * torch.sqrt(quantile / (1.0 - quantile))
+    if not is_em:
+        # Neutrons wander off before they are caught, and come late.
+        neutron = draw.uniform(along) < model.neutron_fraction
+        radius = torch.where(neutron, radius + model.neutron_reach * draw.exponential(along), radius)
     azimuth = 2.0 * math.pi * draw.uniform(radius)
     u, v = radius * torch.cos(azimuth), radius * torch.sin(azimuth)
     axis = (spot["dx"], spot["dy"], spot["dz"])
@@ -343,8 +355,10 @@ def _sample(spot: dict[str, Tensor], is_em: bool, table: DepthTable, geometry: D
     )
     time = spot["time"] + depth / (cosine * SPEED_OF_LIGHT)
     if not is_em:
-        time = time + model.late_time * draw.exponential(travel)
-    return Spots(spot["particle"], x, y, z, time, spot["mean_energy"] * draw.exponential(travel))
+        first, last = model.neutron_time
+        time = torch.where(neutron, time + first + (last - first) * draw.uniform(time), time)
+    # A spot is a piece of a shower in one layer: counting hits tells about as much as summing them up, and no more.
+    return Spots(spot["particle"], x, y, z, time, spot["mean_energy"] * (0.5 + draw.uniform(travel)))
 
 
 def _em_scale(tau: Tensor, log_e: Tensor, z: float, draw: Draw) -> Tensor:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT, properties
-from ringflow.sim.flight import CHANNELS, NEUTRINO, Draw, Flight, Helix, SpeciesTable, Vector, born, tilted
+from ringflow.sim.flight import BENDING, CHANNELS, NEUTRINO, Draw, Flight, Helix, SpeciesTable, Vector, born, tilted
 from ringflow.sim.geometry import TRACK_PARAMETERS, DetectorGeometry, ParameterResolution, TrackerGeometry
 
 #: How a flight can end.
@@ -35,12 +37,14 @@ _GRAZING = 0.05  # a crossing cannot be more grazing than this cosine
 
 @dataclass(frozen=True)
 class Ends(ColumnTable):
-    """How each flight ended: kind, transverse path to the end, calorimeter face (if any) and tracker hits on the way."""
+    """How each flight ended: kind, transverse path to the end, calorimeter face (if any), tracker hits on the way and the path
+    to the last of them."""
 
     kind: Tensor
     path: Tensor
     face: Tensor
     num_hits: Tensor
+    last_hit: Tensor
 
 
 def cross_layers(helix: Helix, tracker: TrackerGeometry) -> Vector:
@@ -73,7 +77,7 @@ def cross_layers(helix: Helix, tracker: TrackerGeometry) -> Vector:
 def enter_calorimeter(helix: Helix, geometry: DetectorGeometry) -> tuple[Tensor, Tensor]:
     """Path to the calorimeter face and which face it is; infinite if it is never met."""
     side = helix.tan_lambda.sign()
-    barrel = helix.to_cylinder(geometry.face_radius)
+    barrel = helix.to_sides(geometry.face_radius, geometry.sides)
     z_barrel = helix.z + torch.where(barrel.isfinite(), barrel, 0.0) * helix.tan_lambda
     in_barrel = barrel.isfinite() & (z_barrel.abs() <= geometry.ecal.barrel.half_length)
 
@@ -120,9 +124,14 @@ def fly(
     kind = torch.where(path.isfinite(), kind, LOST)
     # What never meets anything leaves along the beam; it is followed to the end plane so that its hits count.
     path = torch.where(path.isfinite(), path, helix.to_plane(geometry.hcal.endcap.inner * helix.tan_lambda.sign()))
-    crossed = (crossing <= path) & charged
+    # A fit takes a looper on its way out: to where it turns back.
+    apex = torch.pi / helix.turn.abs().clamp_min(1e-12)
+    crossed = (crossing <= torch.minimum(path, apex)) & charged & (hits > 0)
+    if (efficiency := geometry.tracker.faults.layer_efficiency) < 1.0:
+        crossed &= draw.uniform(chance) < efficiency
     num_hits = (hits * crossed).sum(0).to(torch.int64)
-    return Ends(kind, torch.where(path.isfinite(), path, 0.0), face, num_hits)
+    last_hit = torch.where(crossed, crossing, 0.0).amax(0)
+    return Ends(kind, torch.where(path.isfinite(), path, 0.0), face, num_hits, last_hit)
 
 
 #: Products of a nuclear interaction and how often each kind is one: pions first, knocked-out nucleons after.
@@ -331,90 +340,255 @@ def _next_generation(flight: Flight, helix: Helix, ends: Ends, species: SpeciesT
 
 
 Columns = dict[str, Tensor]
+#: Share of the tracker below which a track is not measured any worse.
+_SHORTEST_ARM = 0.2
 
 
-def measure_tracks(output: TrackerOutput, species: SpeciesTable, geometry: DetectorGeometry, draw: Draw) -> Columns:
-    """Columns of the `track` collection; `particle` counts over the whole block and rows are ordered by it."""
-    tracker = geometry.tracker
+@dataclass(frozen=True)
+class FittedTracks(ColumnTable):
+    """What pattern recognition and fit know of tracks; their columns are made of nothing else."""
+
+    pt: Tensor
+    theta: Tensor
+    phi: Tensor  # at the perigee
+    charge: Tensor
+    d0: Tensor
+    z0: Tensor
+    chi2: Tensor
+    ndf: Tensor
+    num_hits: Tensor
+    dedx: Tensor
+    arm: Tensor  # from the first hit to the last, as a share of what the tracker has
+    last_x: Tensor
+    last_y: Tensor
+    last_z: Tensor
+    last_phi: Tensor  # azimuth of the momentum at the last hit
+    last_time: Tensor
+
+
+def measure_tracks(
+    output: TrackerOutput, species: SpeciesTable, geometry: DetectorGeometry, event_of: Tensor, draw: Draw
+) -> tuple[Columns, Tensor]:
+    """Columns of the `track` collection, in order of falling pt, and the event of each track.
+
+    `particle` counts over the whole block, as `event_of` does, and is -1 for a track of nobody.
+    """
+    fitted, particle, event = find_tracks(output, species, geometry, event_of, draw)
+    order = torch.argsort(fitted.pt, descending=True, stable=True)
+    order = order[torch.argsort(event[order], stable=True)]
+    columns = {**track_columns(fitted, geometry), "particle": particle}
+    return {name: values[order] for name, values in columns.items()}, event[order]
+
+
+def find_tracks(
+    output: TrackerOutput, species: SpeciesTable, geometry: DetectorGeometry, event_of: Tensor, draw: Draw
+) -> tuple[FittedTracks, Tensor, Tensor]:
+    """Tracks as pattern recognition and fit return them, with the particle that left each (-1: nobody) and their event."""
+    tracker, faults = geometry.tracker, geometry.tracker.faults
     flights, helices = output.flights, output.helices
-    root, last_row, num_hits, momentum = _chains(output)
-    pt_true = (momentum / torch.sqrt(1.0 + helices.tan_lambda[root] ** 2)).clamp_min(1e-6)
-    theta_true = torch.atan2(torch.ones_like(pt_true), helices.tan_lambda[root])
-    eta = -torch.log(torch.tan(0.5 * theta_true.clamp(1e-6, torch.pi - 1e-6))).abs()
-    chance = torch.zeros_like(pt_true)
+    root, last, num_hits, momentum = _chains(output)
+    pt = (momentum / torch.sqrt(1.0 + helices.tan_lambda[root] ** 2)).clamp_min(1e-6)
+    eta = torch.asinh(helices.tan_lambda[root])
+    chance = torch.zeros_like(pt)
     for row in tracker.efficiency:
-        chance = torch.where((pt_true >= row.pt_min) & (eta.abs() <= row.eta_max), row.value, chance)
-    found = (draw.uniform(pt_true) < chance) & (num_hits >= tracker.min_hits)
-    root, last_row, num_hits, momentum = root[found], last_row[found], num_hits[found], momentum[found]
-    pt_true, theta_true = pt_true[found], theta_true[found]
+        chance = torch.where((pt >= row.pt_min) & (eta.abs() <= row.eta_max), row.value, chance)
+    found = (draw.uniform(pt) < chance) & (num_hits >= tracker.min_hits)
+    found &= ~_lost_beside(event_of[flights.particle[root]], eta, helices.phi[root], pt, found, geometry, draw)
+    root, last, num_hits, pt = root[found], last[found], num_hits[found], pt[found]
 
-    sigma = _resolutions(pt_true, theta_true, tracker)
+    # Which part of its hits makes a track: all, or a piece of them where pattern recognition went wrong.
+    whole = torch.arange(len(root), device=draw.device)
+    splits = (draw.uniform(pt) < faults.split) & (root == last)
+    again = draw.uniform(pt) < faults.duplicate
+    share = 0.3 + 0.4 * draw.uniform(pt)
+    of = torch.cat([whole, whole[splits], whole[again]])
+    begin = torch.cat([torch.zeros_like(pt), share[splits], torch.zeros_like(pt[again])])
+    end = torch.cat([torch.where(splits, share, 1.0), torch.ones_like(pt[splits]), torch.ones_like(pt[again])])
+    used = torch.ones_like(end)
+    used[len(whole) + int(splits.sum()) :] = 0.6  # of the hits of the first
+    hits_of_piece = torch.round(num_hits[of] * (end - begin) * used).to(torch.int64)
+    enough = hits_of_piece >= min(tracker.min_hits, 3)
+    of, begin, end, used, hits_of_piece = (column[enough] for column in (of, begin, end, used, hits_of_piece))
+    root, last, pt = root[of], last[of], pt[of]
+
+    last_hit = end * output.ends.last_hit[last]
+    at = moved(flights.take(last), helices.take(last), last_hit, species)
+    arm = (end - begin) * used.sqrt() * _reach(at.x, at.y, at.z, tracker)
+    theta = torch.atan2(torch.ones_like(pt), helices.tan_lambda[root])
+    scale = torch.ones_like(pt)
+    kinked = draw.uniform(pt) < faults.kink
+    scale = torch.where(kinked, faults.kink_scale, scale)
+    sigma = _resolutions(pt, theta, arm, tracker)
     # Errors of the parameters with the correlations of the fit.
     stacked = torch.stack([sigma[name] for name in TRACK_PARAMETERS], dim=1)
     correlation = torch.as_tensor(tracker.correlation_matrix(), device=stacked.device)
-    errors = stacked * (draw.normal(stacked) @ torch.linalg.cholesky(correlation).T.to(stacked.dtype))
-    shift = dict(zip(TRACK_PARAMETERS, errors.unbind(1), strict=True))
+    normal = draw.normal(stacked) @ torch.linalg.cholesky(correlation).T.to(stacked.dtype)
+    shift = dict(zip(TRACK_PARAMETERS, (stacked * normal * (scale * _tail(pt, tracker, draw))[:, None]).unbind(1), strict=True))
     d0, z0, phi = helices.take(root).perigee()
-    theta = (theta_true + shift["theta"]).clamp(1e-3, torch.pi - 1e-3)
-    # The curvature is what a fit measures, so the relative error is that of 1/pt.
-    pt = pt_true / (1.0 + shift["pt"]).clamp_min(0.05)
+    far = 1.0 + 10.0 * begin  # from the first hit of the piece back to the beam
     kind = flights.species[root]
-    ndf = (2 * num_hits - 5).clamp_min(1)
-    chi2 = 2.0 * draw.gamma(0.5 * ndf.to(pt.dtype))
+    ndf = (2 * hits_of_piece - 5).clamp_min(1)
+    point = tracker.point_resolution
+    fitted = FittedTracks(
+        # The curvature is what a fit measures, so the relative error is that of 1/pt.
+        pt=pt / (1.0 + shift["pt"]).clamp_min(0.05),
+        theta=(theta + shift["theta"]).clamp(1e-3, torch.pi - 1e-3),
+        phi=_wrapped(phi + shift["phi"]),
+        charge=species.charge[kind],
+        d0=d0 + far * shift["d0"],
+        z0=z0 + far * shift["z0"],
+        chi2=2.0 * draw.gamma(0.5 * ndf.to(pt.dtype)) * torch.where(kinked, faults.kink_scale, 1.0),
+        ndf=ndf,
+        num_hits=hits_of_piece,
+        dedx=_energy_loss(flights.momentum[root], species.mass[kind])
+        * (1.0 + tracker.dedx_resolution * draw.normal(pt)).clamp_min(0.05),
+        arm=arm,
+        last_x=at.x + point * draw.normal(pt),
+        last_y=at.y + point * draw.normal(pt),
+        last_z=at.z + point * draw.normal(pt),
+        last_phi=torch.atan2(at.py, at.px) + sigma["phi"] * draw.normal(pt),
+        last_time=at.time + tracker.time_resolution * draw.normal(pt),
+    )
+    particle = flights.particle[root]
+    fakes, source = _fakes(fitted, geometry, draw)
+    nobody = torch.full_like(source, -1)
+    event = event_of[particle]
+    return (
+        FittedTracks.join([fitted, fakes]),
+        torch.cat([particle, nobody]),
+        torch.cat([event, event[source]]),
+    )
 
-    last = flights.take(last_row)
-    reaches = output.ends.kind[last_row] == CALORIMETER
-    # A looper is measured on its way out: its last hit is where it turns back.
-    half_turn = torch.pi / helices.turn[last_row].abs().clamp_min(1e-12)
-    path = output.ends.path[last_row]
-    path = torch.where(reaches, path, torch.minimum(path, half_turn))
-    end = moved(last, helices.take(last_row), path, species)
-    length = end.momentum.clamp_min(1e-9)
-    order = torch.argsort(flights.particle[root], stable=True)
-    columns = {
-        "pt": pt,
-        "eta": -torch.log(torch.tan(0.5 * theta)),
-        "phi": torch.remainder(phi + shift["phi"] + torch.pi, 2.0 * torch.pi) - torch.pi,
-        "charge": species.charge[kind],
-        "d0": d0 + shift["d0"],
-        "z0": z0 + shift["z0"],
-        "chi2": chi2,
-        "ndf": ndf,
-        "num_hits": num_hits,
+
+def track_columns(fitted: FittedTracks, geometry: DetectorGeometry) -> Columns:
+    """Columns of the `track` collection, without the particle."""
+    turn = -BENDING * geometry.field * fitted.charge / fitted.pt
+    tan_lambda = 1.0 / torch.tan(fitted.theta)
+    helix = Helix(fitted.last_x, fitted.last_y, fitted.last_z, fitted.last_phi, tan_lambda, turn)
+    path, _ = enter_calorimeter(helix, geometry)
+    reaches = path <= 2.0 * torch.pi * geometry.tracker.max_turns / turn.abs().clamp_min(1e-12)
+    path = torch.where(reaches, path, 0.0)
+    point = zip(("calo_x", "calo_y", "calo_z"), helix.position(path), strict=True)
+    towards = zip(("calo_dx", "calo_dy", "calo_dz"), helix.direction(path), strict=True)
+    sigma = _resolutions(fitted.pt, fitted.theta, fitted.arm, geometry.tracker)
+    return {
+        **{name: getattr(fitted, name) for name in ("pt", "phi", "charge", "d0", "z0", "chi2", "ndf", "num_hits", "dedx")},
+        "eta": -torch.log(torch.tan(0.5 * fitted.theta)),
         **{f"sigma_{name}": sigma[name] for name in TRACK_PARAMETERS},
-        "dedx": _energy_loss(momentum, species.mass[kind]) * (1.0 + tracker.dedx_resolution * draw.normal(pt)),
-        "time": end.time + tracker.time_resolution * draw.normal(pt),
+        "time": fitted.last_time + helix.length(path) / SPEED_OF_LIGHT,
         "reaches_calo": reaches,
-        "calo_x": end.x,
-        "calo_y": end.y,
-        "calo_z": end.z,
-        "calo_dx": end.px / length,
-        "calo_dy": end.py / length,
-        "calo_dz": end.pz / length,
-        "particle": flights.particle[root],
+        **dict(point),
+        **dict(towards),
+        **{name: getattr(fitted, name) for name in ("last_x", "last_y", "last_z")},
     }
-    return {name: values[order] for name, values in columns.items()}
 
 
 def _chains(output: TrackerOutput) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tracks as chains of flights with one root: the root, the last row, all hits, and the momentum averaged over the hits."""
+    """Tracks as chains of flights with one root: the root, the last row with a hit, all hits, and the momentum averaged over
+    the hits."""
     flights, ends = output.flights, output.ends
     rows = torch.arange(len(flights), device=flights.root.device)
     hits = torch.zeros_like(rows).index_add_(0, flights.root, ends.num_hits)
     # Rows are in order of generation, so the largest row of a chain is its last.
-    last_row = torch.zeros_like(rows).scatter_reduce_(0, flights.root, rows, "amax", include_self=False)
+    last = torch.zeros_like(rows).scatter_reduce_(
+        0, flights.root, torch.where(ends.num_hits > 0, rows, -1), "amax", include_self=False
+    )
     weighted = torch.zeros_like(flights.px).index_add_(0, flights.root, flights.momentum * ends.num_hits)
     root = torch.nonzero((flights.root == rows) & (hits > 0)).squeeze(1)
-    return root, last_row[root], hits[root], weighted[root] / hits[root]
+    return root, last[root], hits[root], weighted[root] / hits[root]
 
 
-def _resolutions(pt: Tensor, theta: Tensor, tracker: TrackerGeometry) -> dict[str, Tensor]:
+def _lost_beside(
+    event: Tensor, eta: Tensor, phi: Tensor, pt: Tensor, found: Tensor, geometry: DetectorGeometry, draw: Draw
+) -> Tensor:
+    """Tracks that pattern recognition gives to a stiffer one beside them: of neighbours in azimuth the softer one, at times."""
+    faults = geometry.tracker.faults
+    lost = torch.zeros_like(found)
+    rows = torch.nonzero(found).squeeze(1)
+    if faults.close_loss == 0.0 or len(rows) < 2:
+        return lost
+    rows = rows[torch.argsort(phi[rows])]
+    rows = rows[torch.argsort(event[rows], stable=True)]
+    one, other = rows[:-1], rows[1:]
+    near = torch.hypot(eta[one] - eta[other], _wrapped(phi[one] - phi[other])) < faults.close_distance
+    happens = (event[one] == event[other]) & near & (draw.uniform(pt[one]) < faults.close_loss)
+    lost[torch.where(pt[one] < pt[other], one, other)[happens]] = True
+    return lost
+
+
+def _fakes(like: FittedTracks, geometry: DetectorGeometry, draw: Draw) -> tuple[FittedTracks, Tensor]:
+    """Tracks of hits that belong to nobody together, each near a track of the same event, and which that is."""
+    tracker, faults = geometry.tracker, geometry.tracker.faults
+    source = torch.nonzero(draw.uniform(like.pt) < faults.fake).squeeze(1)
+    near = like.take(source)
+    pt = min(row.pt_min for row in tracker.efficiency) + faults.fake_pt * draw.exponential(near.pt)
+    theta = (near.theta + 0.2 * draw.normal(pt)).clamp(0.15, torch.pi - 0.15)
+    phi = _wrapped(near.phi + 0.3 * draw.normal(pt))
+    charge = torch.where(draw.uniform(pt) < 0.5, -1.0, 1.0).to(near.charge.dtype)
+    d0, z0 = 2.0 * draw.normal(pt), 5.0 * draw.normal(pt)
+    num_hits = tracker.min_hits + draw.poisson(torch.full_like(pt, 1.0)).to(torch.int64)
+    ndf = (2 * num_hits - 5).clamp_min(1)
+    arm = 0.25 + 0.75 * draw.uniform(pt)
+    turn = -BENDING * geometry.field * charge / pt
+    start = Helix(d0 * torch.sin(phi), -d0 * torch.cos(phi), z0, phi, 1.0 / torch.tan(theta), turn)
+    radius, half_length = tracker.cylinder
+    straight = torch.minimum(radius * torch.ones_like(pt), half_length * torch.tan(theta).abs())
+    path = torch.minimum(arm * straight, torch.pi / turn.abs())
+    x, y, z = start.position(path)
+    fakes = FittedTracks(
+        pt=pt,
+        theta=theta,
+        phi=phi,
+        charge=charge,
+        d0=d0,
+        z0=z0,
+        chi2=6.0 * draw.gamma(0.5 * ndf.to(pt.dtype)),
+        ndf=ndf,
+        num_hits=num_hits,
+        dedx=1.0 + draw.exponential(pt),
+        arm=arm,
+        last_x=x,
+        last_y=y,
+        last_z=z,
+        last_phi=phi + turn * path,
+        last_time=near.last_time + tracker.time_resolution * draw.normal(pt),
+    )
+    return fakes, source
+
+
+def _wrapped(angle: Tensor) -> Tensor:
+    return torch.remainder(angle + torch.pi, 2.0 * torch.pi) - torch.pi
+
+
+def _tail(like: Tensor, tracker: TrackerGeometry, draw: Draw) -> Tensor:
+    """What makes Student's t out of a Gauss, at the same width of the middle 68 %."""
+    if (dof := tracker.faults.tail_dof) is None:
+        return torch.ones_like(like)
+    narrower = 1.0 / _student_quantile(dof)
+    return narrower * torch.rsqrt(2.0 * draw.gamma(torch.full_like(like, 0.5 * dof)) / dof)
+
+
+@cache
+def _student_quantile(dof: float) -> float:
+    """Half the width of the middle 68.27 % of Student's t."""
+    return float(stdtrit(dof, 0.841345))
+
+
+def _reach(x: Tensor, y: Tensor, z: Tensor, tracker: TrackerGeometry) -> Tensor:
+    """How far out a point lies, as a share of the tracker: one at its end."""
+    radius, half_length = tracker.cylinder
+    return torch.maximum(torch.hypot(x, y) / radius, z.abs() / half_length).clamp_max(1.0)
+
+
+def _resolutions(pt: Tensor, theta: Tensor, arm: Tensor, tracker: TrackerGeometry) -> dict[str, Tensor]:
+    """Uncertainties of the fitted parameters; a shorter arm measures all of them worse."""
     eta = -torch.log(torch.tan(0.5 * theta)).abs()
     sine = torch.sin(theta).clamp_min(1e-3)
     momentum = pt / sine
+    worse = arm.clamp_min(_SHORTEST_ARM) ** -1.5
 
     def spread(parameter: ParameterResolution, scattering_power: float) -> Tensor:
-        return torch.hypot(
+        return worse * torch.hypot(
             torch.full_like(pt, parameter.constant), parameter.scattering / (momentum * sine**scattering_power)
         )
 
@@ -425,7 +599,7 @@ def _resolutions(pt: Tensor, theta: Tensor, tracker: TrackerGeometry) -> dict[st
         for name in ("a", "b")
     )
     return {
-        "pt": torch.hypot(a * pt, b),
+        "pt": worse * torch.hypot(a * pt, b),
         "phi": spread(tracker.phi, 0.5),
         "theta": spread(tracker.theta, 0.5),
         "d0": spread(tracker.d0, 1.5),

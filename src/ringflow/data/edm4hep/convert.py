@@ -426,6 +426,7 @@ def shapes_from_hits(hits: Columns, clusters: Columns, profile: Profile) -> Colu
     """
     import torch
 
+    from ringflow.elements.shapes import Face
     from ringflow.elements.shapes import cluster_columns as columns_of
 
     cluster_of, num_clusters = hits["cluster"], len(clusters["energy"])
@@ -452,8 +453,7 @@ def shapes_from_hits(hits: Columns, clusters: Columns, profile: Profile) -> Colu
         },
         torch.from_numpy(np.concatenate([label, empty])),
         num_clusters,
-        profile.face_radius,
-        profile.face_z,
+        Face(profile.face_radius, profile.face_z),
         [in_front[name.split("_")[0]] for name in SUBSYSTEMS],
     )
     made["num_hits"][empty] = 0
