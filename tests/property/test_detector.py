@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from ringflow.elements.shapes import Face, cluster_columns
 from ringflow.event.block import EventBlock
+from ringflow.event.particles import SPEED_OF_LIGHT
 from ringflow.event.schema import COLLECTIONS, SIMULATED
+from ringflow.sim.blocks import BARREL, Shot, simulate_shot
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import GeneratedEvents, make_generator
 from ringflow.sim.geometry import detector_names, load_detector
@@ -48,13 +52,21 @@ def test_links_sum_to_hits_and_hits_to_clusters(block: EventBlock):
     hits, clusters = block["hit"], block["cluster"]
     links = block["hit_link"]
     linked = sum_by(links["energy"], over_block(links, hits, "hit"), len(hits))
-    np.testing.assert_allclose(linked, hits["energy"], rtol=1e-5)
+    # Noise belongs to nobody: links make up all of the other hits.
+    of_nobody = linked == 0.0
+    assert of_nobody.mean() < 0.1
+    with_noise = linked < hits["energy"] * (1.0 - 1e-5)
+    assert with_noise[~of_nobody].mean() < 1e-3
+    np.testing.assert_allclose(linked[~with_noise], hits["energy"][~with_noise], rtol=1e-5)
     inside = hits["cluster"] >= 0
     total = sum_by(hits["energy"][inside], over_block(hits, clusters, "cluster")[inside], len(clusters))
     np.testing.assert_allclose(total, clusters["energy"], rtol=1e-4)
     shares = block["cluster_link"]
     np.testing.assert_allclose(
-        sum_by(shares["energy"], over_block(shares, clusters, "cluster"), len(clusters)), clusters["energy"], rtol=1e-4
+        sum_by(shares["energy"], over_block(shares, clusters, "cluster"), len(clusters)),
+        sum_by(linked[inside], over_block(hits, clusters, "cluster")[inside], len(clusters)),
+        rtol=1e-4,
+        atol=1e-6,
     )
     parts = clusters["ecal_energy"] + clusters["hcal_energy"] + clusters["muon_energy"]
     np.testing.assert_allclose(parts, clusters["energy"], rtol=1e-4)
@@ -92,3 +104,40 @@ def test_same_seed_same_events_and_another_seed_others():
             for column, values in part.columns.items():
                 np.testing.assert_array_equal(values, same[name][column], err_msg=f"{name}.{column}")
     assert len(first["hit"]) != len(other["hit"])
+
+
+def test_what_is_told_of_clusters_follows_from_their_hits(block: EventBlock, request: pytest.FixtureRequest):
+    """Every column of a cluster, from the columns of the hits alone; only its time has an error of its own."""
+    geometry = load_detector(request.node.callspec.params["block"])
+    hits, clusters = block["hit"], block["cluster"]
+    columns = {name: torch.from_numpy(np.array(values)) for name, values in hits.columns.items()}
+    columns |= {name: columns[name].long() for name in ("subsystem", "layer")}
+    label = np.where(hits["cluster"] >= 0, over_block(hits, clusters, "cluster"), -1)
+    layers = [0, geometry.ecal.layers, geometry.ecal.layers + geometry.hcal.layers]
+    face = Face(geometry.face_radius, geometry.face_z, geometry.sides)
+    again = cluster_columns(columns, torch.from_numpy(label), len(clusters), face, np.repeat(layers, 2).tolist())
+    error = (again.pop("time").numpy() - clusters["time"]) / geometry.clustering.time_floor
+    assert np.abs(error).max() < 6.0
+    assert error.std() == pytest.approx(1.0, abs=0.1)
+    for name, values in again.items():
+        np.testing.assert_allclose(clusters[name], values.numpy(), rtol=2e-3, atol=2e-2, err_msg=name)
+
+
+def test_time_does_not_tell_photons_from_neutral_hadrons():
+    """Most hits are prompt, whatever leaves them: the time of a cluster alone is no particle identification."""
+    late = {}
+    for pdg in (22, 130):
+        shot = Shot("clic", (pdg,), 5.0, BARREL, 150, 3)
+        late[pdg] = np.concatenate([lateness(block) for block in simulate_shot(shot)])
+    wins = late[130][:, None] > late[22][None, :]
+    assert max(wins.mean(), 1.0 - wins.mean()) <= 0.75
+
+
+def lateness(block: EventBlock) -> np.ndarray:
+    """Of the strongest cluster of every event, the time behind light (ns)."""
+    clusters = block["cluster"]
+    of_event = np.repeat(np.arange(len(block)), clusters.counts)
+    order = np.lexsort((-clusters["energy"], of_event))
+    first = order[np.unique(of_event[order], return_index=True)[1]]
+    distance = np.sqrt(sum(clusters[axis][first].astype(np.float64) ** 2 for axis in "xyz"))
+    return clusters["time"][first] - distance / SPEED_OF_LIGHT

@@ -49,9 +49,7 @@ def normal_of_side(x: Tensor, y: Tensor, sides: int) -> Tensor:
     return torch.round(torch.atan2(y, x) / step) * step
 
 
-def cluster_columns(
-    hits: Columns, label: Tensor, count: int, face: Face, layer_offset: Sequence[int]
-) -> Columns:
+def cluster_columns(hits: Columns, label: Tensor, count: int, face: Face, layer_offset: Sequence[int]) -> Columns:
     """Columns of the `cluster` collection from hit columns (`energy`, `x`, ..., `subsystem`) and the cluster of each hit.
 
     `layer_offset` says, per subsystem, how many layers lie in front of it, so that layers count through the whole calorimeter.

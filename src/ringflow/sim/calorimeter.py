@@ -237,19 +237,16 @@ def _noise(num_events: int, table: CellTable, draw: Draw) -> list[tuple[Tensor, 
     barrel = (subsystem & 1) == 0
     _, cell, of_side = table.of_layers(subsystem, layer)
     low, high = (column.index_select(0, subsystem) for column in (table.low, table.high))
-    # Anywhere in the square around an endcap; what lies outside of its ring is nowhere.
-    u, v = high * (2.0 * uniform() - 1.0), high * (2.0 * uniform() - 1.0)
-    radius = torch.hypot(u, v)
-    first = torch.where(
-        barrel, (uniform() * table.sides * of_side).floor(), (u / cell).floor() + _HALF_RANGE
-    )
-    second = (v / cell).floor() + _HALF_RANGE
+    radius, azimuth = torch.sqrt(low**2 + (high**2 - low**2) * uniform()), 2.0 * math.pi * uniform()
+    u, v = radius * torch.cos(azimuth), radius * torch.sin(azimuth)
+    along = high * (2.0 * uniform() - 1.0)
+    first = torch.where(barrel, (uniform() * table.sides * of_side).floor(), (u / cell).floor() + _HALF_RANGE)
+    second = (torch.where(barrel, along, v) / cell).floor() + _HALF_RANGE
     side = (~barrel & (uniform() < 0.5)).to(torch.int64)
     key = _key(event, subsystem, side, layer, first.long(), second.long(), torch.full_like(layer, _NOBODY))
     energy = table.threshold.index_select(0, subsystem) * (1.001 + _NOISE_EXCESS * draw.exponential(u))
     time = _NOISE_TIME * uniform()
-    there = torch.nonzero(barrel | ((radius >= low) & (radius < high))).squeeze(1)
-    return [(key[there], energy[there], (energy * time)[there])]
+    return [(key, energy, energy * time)]
 
 
 def _scale_of_cells(cells: Tensor, table: CellTable) -> Tensor:

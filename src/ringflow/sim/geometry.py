@@ -28,6 +28,24 @@ Chance = Annotated[float, Field(ge=0, le=1)]
 Parameter = Literal["pt", "phi", "theta", "d0", "z0"]
 TRACK_PARAMETERS: tuple[Parameter, ...] = ("pt", "phi", "theta", "d0", "z0")
 
+_CALORIMETERS = ("ecal", "hcal", "yoke")
+#: Effects that every real detector has, by name, and the values of the fields that switch each of them off.
+EFFECTS: dict[str, dict[str, float | None]] = {
+    "tails": {"tracker.faults.tail_dof": None},
+    "kinks": {"tracker.faults.kink": 0.0},
+    "splits": {"tracker.faults.split": 0.0},
+    "duplicates": {"tracker.faults.duplicate": 0.0},
+    "fakes": {"tracker.faults.fake": 0.0},
+    "close": {"tracker.faults.close_loss": 0.0},
+    "lost hits": {"tracker.faults.layer_efficiency": 1.0},
+    "gaps": {f"{name}.gap": 0.0 for name in _CALORIMETERS},
+    "noise": {f"{name}.noise_hits": 0.0 for name in _CALORIMETERS},
+    "dead cells": {f"{name}.dead": 0.0 for name in _CALORIMETERS},
+    "inter-calibration": {f"{name}.intercalibration": 0.0 for name in _CALORIMETERS},
+    "neutrons": {"shower.neutron_fraction": 0.0},
+    "sampling": {"shower.em_sampling": 0.0, "shower.em_constant_term": 0.0},
+}
+
 
 class EtaResolution(Settings):
     """Relative pt resolution `a pt (+) b` up to |eta|."""
@@ -55,7 +73,9 @@ class ParameterResolution(Settings):
 class TrackFaults(Settings):
     """What pattern recognition and fits do wrong; all chances are per track that is found. By default nothing."""
 
-    tail_dof: Annotated[float, Field(gt=2)] | None = None  # errors follow Student's t of so many degrees of freedom; None: Gauss
+    tail_dof: Annotated[float, Field(gt=2)] | None = (
+        None  # errors follow Student's t of so many degrees of freedom; None: Gauss
+    )
     kink: Chance = 0.0  # errors and chi squared of a scattered track are larger
     kink_scale: Annotated[float, Field(ge=1)] = 4.0
     split: Chance = 0.0  # its hits make two tracks, one after the other
@@ -189,7 +209,9 @@ class Calibration(Settings):
     """Scales that bring the calorimeters to the energy of the particle; derived by `ringflow calibrate`."""
 
     em_scale: Positive
-    hcal_scale: Positive = 1.0  # of hits behind the ECAL against the electromagnetic scale: experiments set it for hadrons
+    hcal_scale: Positive = (
+        1.0  # of hits behind the ECAL against the electromagnetic scale: experiments set it for hadrons
+    )
     hadronic_energy: list[Positive]
     hadronic_factor: list[Positive]
 
@@ -265,6 +287,18 @@ class DetectorGeometry(Settings):
     def tracker_cylinder(self) -> tuple[float, float]:
         """Radius and half length of the tracker, within which short-lived particles decay."""
         return self.tracker.cylinder
+
+    def without(self, *effects: str) -> DetectorGeometry:
+        """The same detector without some of EFFECTS, without all of them if none is named."""
+        data = self.model_dump()
+        for effect in effects or EFFECTS:
+            for field, value in EFFECTS[effect].items():
+                *sections, name = field.split(".")
+                section = data
+                for part in sections:
+                    section = section[part]
+                section[name] = value
+        return DetectorGeometry.model_validate(data)
 
     def calorimeter(self, subsystem: str) -> CalorimeterGeometry:
         """Calorimeter of a subsystem such as `ecal_barrel`."""

@@ -156,7 +156,9 @@ def arrive(entry: Flight, face: Tensor, species: SpeciesTable, sides: int) -> Ar
     length = entry.momentum.clamp_min(1e-9)
     dx, dy, dz = (component / length for component in (entry.px, entry.py, entry.pz))
     normal = normal_of_side(entry.x, entry.y, sides)
-    cosine = torch.where(face == BARREL_FACE, dx * torch.cos(normal) + dy * torch.sin(normal), dz.abs()).clamp_min(_GRAZING)
+    cosine = torch.where(face == BARREL_FACE, dx * torch.cos(normal) + dy * torch.sin(normal), dz.abs()).clamp_min(
+        _GRAZING
+    )
     available = energy - mass * species.baryon[kind]
     numbers = (entry.x, entry.y, entry.z, entry.time, dx, dy, dz, cosine, available, energy - mass)
     flags = (species.is_photon[kind] | species.is_electron[kind], species.is_muon[kind], species.charge[kind] != 0)
@@ -204,7 +206,9 @@ def develop(
 
 def _sampled(energy: Tensor, model: ShowerModel, draw: Draw) -> Tensor:
     """Energy of electromagnetic showers as sampled: what fluctuates in all layers together, beside the number of spots."""
-    spread = torch.hypot(model.em_sampling / energy.clamp_min(1e-3).sqrt(), torch.full_like(energy, model.em_constant_term))
+    spread = torch.hypot(
+        model.em_sampling / energy.clamp_min(1e-3).sqrt(), torch.full_like(energy, model.em_constant_term)
+    )
     shape = spread.clamp(1e-3, 1.0) ** -2
     return energy * draw.gamma(shape) / shape
 

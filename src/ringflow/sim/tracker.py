@@ -413,7 +413,9 @@ def find_tracks(
 
     last_hit = end * output.ends.last_hit[last]
     at = moved(flights.take(last), helices.take(last), last_hit, species)
-    arm = (end - begin) * used.sqrt() * _reach(at.x, at.y, at.z, tracker)
+    point = tracker.point_resolution
+    last_x, last_y, last_z = (place + point * draw.normal(pt) for place in (at.x, at.y, at.z))
+    arm = (end - begin) * used.sqrt() * _reach(last_x, last_y, last_z, tracker)
     theta = torch.atan2(torch.ones_like(pt), helices.tan_lambda[root])
     scale = torch.ones_like(pt)
     kinked = draw.uniform(pt) < faults.kink
@@ -423,12 +425,13 @@ def find_tracks(
     stacked = torch.stack([sigma[name] for name in TRACK_PARAMETERS], dim=1)
     correlation = torch.as_tensor(tracker.correlation_matrix(), device=stacked.device)
     normal = draw.normal(stacked) @ torch.linalg.cholesky(correlation).T.to(stacked.dtype)
-    shift = dict(zip(TRACK_PARAMETERS, (stacked * normal * (scale * _tail(pt, tracker, draw))[:, None]).unbind(1), strict=True))
+    shift = dict(
+        zip(TRACK_PARAMETERS, (stacked * normal * (scale * _tail(pt, tracker, draw))[:, None]).unbind(1), strict=True)
+    )
     d0, z0, phi = helices.take(root).perigee()
     far = 1.0 + 10.0 * begin  # from the first hit of the piece back to the beam
     kind = flights.species[root]
     ndf = (2 * hits_of_piece - 5).clamp_min(1)
-    point = tracker.point_resolution
     fitted = FittedTracks(
         # The curvature is what a fit measures, so the relative error is that of 1/pt.
         pt=pt / (1.0 + shift["pt"]).clamp_min(0.05),
@@ -443,9 +446,9 @@ def find_tracks(
         dedx=_energy_loss(flights.momentum[root], species.mass[kind])
         * (1.0 + tracker.dedx_resolution * draw.normal(pt)).clamp_min(0.05),
         arm=arm,
-        last_x=at.x + point * draw.normal(pt),
-        last_y=at.y + point * draw.normal(pt),
-        last_z=at.z + point * draw.normal(pt),
+        last_x=last_x,
+        last_y=last_y,
+        last_z=last_z,
         last_phi=torch.atan2(at.py, at.px) + sigma["phi"] * draw.normal(pt),
         last_time=at.time + tracker.time_resolution * draw.normal(pt),
     )
@@ -472,7 +475,10 @@ def track_columns(fitted: FittedTracks, geometry: DetectorGeometry) -> Columns:
     towards = zip(("calo_dx", "calo_dy", "calo_dz"), helix.direction(path), strict=True)
     sigma = _resolutions(fitted.pt, fitted.theta, fitted.arm, geometry.tracker)
     return {
-        **{name: getattr(fitted, name) for name in ("pt", "phi", "charge", "d0", "z0", "chi2", "ndf", "num_hits", "dedx")},
+        **{
+            name: getattr(fitted, name)
+            for name in ("pt", "phi", "charge", "d0", "z0", "chi2", "ndf", "num_hits", "dedx")
+        },
         "eta": -torch.log(torch.tan(0.5 * fitted.theta)),
         **{f"sigma_{name}": sigma[name] for name in TRACK_PARAMETERS},
         "time": fitted.last_time + helix.length(path) / SPEED_OF_LIGHT,

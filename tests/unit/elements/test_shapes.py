@@ -9,10 +9,10 @@ import torch
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from ringflow.elements.shapes import cluster_columns, hadronic_scale
+from ringflow.elements.shapes import PROMPT, Face, cluster_columns, hadronic_scale
 from ringflow.elements.tables import group_winner
 
-FACE = (1500.0, 2307.0)
+FACE = Face(1500.0, 2307.0)
 LAYERS_IN_FRONT = [0, 0, 40, 40, 100, 100]
 FINE = ["front_energy", "ecal_x", "ecal_y", "ecal_z", "ecal_width", "hcal_width", "peak_energy"]
 FINE += ["peak_x", "peak_y", "peak_z", "slope_phi", "slope_theta"]
@@ -25,7 +25,7 @@ def columns_of(*rows: tuple[float, float, float, float, int, int], label: list[i
     given = {name: torch.tensor([row[at] for row in rows]) for at, name in enumerate(names)}
     label = label or [0] * len(rows)
     given["time"] = torch.ones(len(rows))
-    return cluster_columns(given, torch.tensor(label), max(label) + 1, *FACE, LAYERS_IN_FRONT)
+    return cluster_columns(given, torch.tensor(label), max(label) + 1, FACE, LAYERS_IN_FRONT)
 
 
 def point(columns: dict[str, torch.Tensor], part: str, cluster: int = 0) -> list[float]:
@@ -48,6 +48,25 @@ def test_columns_of_a_small_cluster():
     assert made["start_layer"].tolist() == [2, 44]
     assert made["mean_depth"][0].item() == pytest.approx(30.0)
     assert made["num_hits"].tolist() == [2, 1]
+
+
+def test_the_depth_in_a_barrel_of_flat_sides_counts_from_its_sides():
+    face = Face(1500.0, 2307.0, sides=8)
+    angle = torch.tensor([0.0, math.pi / 8, math.pi / 4])
+    radius = 1600.0 / torch.tensor([1.0, math.cos(math.pi / 8), 1.0])  # 1600 mm from the axis, across the side
+    inside = torch.ones(3, dtype=torch.bool)
+    depth = face.depth(radius * torch.cos(angle), radius * torch.sin(angle), torch.zeros(3), inside)
+    torch.testing.assert_close(depth, torch.full((3,), 100.0), rtol=0, atol=1e-2)
+
+
+def test_late_hits_do_not_tell_the_time_of_a_cluster_unless_all_are_late():
+    light = 1500.0 / 299.792458
+    given = {name: torch.ones(4) for name in ("energy", "z")}
+    given |= {"x": torch.full((4,), 1500.0), "y": torch.zeros(4), "z": torch.zeros(4)}
+    given |= {name: torch.zeros(4, dtype=torch.int64) for name in ("subsystem", "layer")}
+    given["time"] = light + torch.tensor([0.5, 1.5, PROMPT + 30.0, PROMPT + 40.0])
+    made = cluster_columns(given, torch.tensor([0, 0, 0, 1]), 2, FACE, LAYERS_IN_FRONT)
+    torch.testing.assert_close(made["time"], light + torch.tensor([1.0, PROMPT + 40.0]))
 
 
 def test_hadronic_scale_passes_through_its_points_and_is_flat_outside():
@@ -120,7 +139,7 @@ def test_without_clustered_hits_every_column_is_there_and_empty(unclustered: int
     given = {name: torch.ones(unclustered) for name in names}
     given |= {name: torch.zeros(unclustered, dtype=torch.int64) for name in ("subsystem", "layer")}
     label = torch.full((unclustered,), -1, dtype=torch.int64)
-    made = cluster_columns(given, label, 0, *FACE, LAYERS_IN_FRONT)
+    made = cluster_columns(given, label, 0, FACE, LAYERS_IN_FRONT)
     assert {"energy", "eta", "num_hits", *FINE} <= set(made)
     assert {len(values) for values in made.values()} == {0}
 
@@ -141,7 +160,7 @@ def test_clusters_turn_with_their_hits_and_parts_make_the_whole(seed: int, angle
 
     def shapes(turn: float) -> dict[str, torch.Tensor]:
         place = {"x": radius * torch.cos(phi + turn), "y": radius * torch.sin(phi + turn)}
-        return cluster_columns({**given, **place}, label, clusters, *FACE, LAYERS_IN_FRONT)
+        return cluster_columns({**given, **place}, label, clusters, FACE, LAYERS_IN_FRONT)
 
     before, after = shapes(0.0), shapes(angle)
     for part in ("", "ecal_", "peak_"):
