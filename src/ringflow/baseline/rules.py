@@ -11,8 +11,6 @@
 
 The loops over the tracks, hits and clusters of one event are compiled by numba: they branch on every pair and allocate little.
 Constants of a detector are derived from particle guns by `ringflow calibrate --baseline`. Lengths are mm, energies GeV.
-
-`perfect_block` is perfect particle flow: true associations, measured energies. Beyond it only better estimates of energies win.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from numba import njit
 from pydantic import Field, model_validator
 
 from ringflow.base.config import Settings, require_curve
-from ringflow.base.errors import DatasetError, UsageError
+from ringflow.base.errors import UsageError
 from ringflow.base.words import did_you_mean
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
@@ -43,7 +41,7 @@ MASS = np.zeros(8)
 MASS[[CHARGED_HADRON, NEUTRAL_HADRON, ELECTRON, MUON]] = (0.13957, 0.49761, 0.000511, 0.10566)
 
 _COLUMNS = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
-_BENDING = 0.299792458e-3  # GeV / (T mm)
+BENDING = 0.299792458e-3  # GeV / (T mm)
 #: How much further from a track the centre of a cluster may lie than a hit.
 _COARSER = np.array([6.0, 2.0, 1.0])
 #: Transverse momentum above which a track must reach the calorimeter, in units of what just reaches it.
@@ -193,10 +191,10 @@ class PhotonCore(NamedTuple):
 
 
 #: Of values that are not finite come candidates that are not: whoever uses them says so, numpy need not.
-_quiet = np.errstate(all="ignore")
+quiet = np.errstate(all="ignore")
 
 
-@_quiet
+@quiet
 def reconstruct_block(block: EventBlock, constants: BaselineConstants) -> Collection:
     """Candidates of every event of a block."""
     photon_like = looks_like_photon(block["cluster"], constants.photon)
@@ -220,7 +218,7 @@ def _reconstruct(view: EventView, constants: BaselineConstants) -> Floats:
     _give_back_radiation(view, label, main, parent, lepton.brem_angle)
     momenta, energies, spread = explain(view, main, parent, link.fragment_distance, scale)
     # A stiff track that ends inside the tracker interacted there: what it became is measured instead.
-    reach_pt = 0.5 * _BENDING * constants.field * constants.face_radius
+    reach_pt = 0.5 * BENDING * constants.field * constants.face_radius
     whole = ~np.isnan(view.tracks[:, 6]) | (view.pt_eta_phi[:, 0] < _STIFF * reach_pt)
     made = [_of_tracks(view, label, main)[whole]]
 
@@ -335,7 +333,7 @@ def event_views(block: EventBlock, field: float, photon_like: npt.NDArray[np.boo
         return np.stack([part[name] for name in names], axis=1).astype(np.float64)
 
     pt, eta, phi = (tracks[name].astype(np.float64) for name in ("pt", "eta", "phi"))
-    turn = -_BENDING * field * tracks["charge"] / pt
+    turn = -BENDING * field * tracks["charge"] / pt
     turn = np.where(tracks["reaches_calo"] > 0, turn, np.nan)
     at_face = np.column_stack([columns(tracks, "calo_x", "calo_y", "calo_z", "calo_dx", "calo_dy", "calo_dz"), turn])
     direction = np.stack([np.cos(phi), np.sin(phi), np.sinh(eta)], axis=1) / np.cosh(eta)[:, None]
@@ -645,66 +643,3 @@ def gather_remaining(view: EventView, parent: Integers, reach: float) -> Integer
         while piece_of[c] >= 0 and piece_of[piece_of[c]] != piece_of[c]:
             piece_of[c] = piece_of[piece_of[c]]
     return piece_of
-
-
-#: Calorimeter energy over track momentum from which on an electron counts as having radiated.
-_RADIATED = 1.1
-
-
-@_quiet
-def perfect_block(block: EventBlock, constants: BaselineConstants) -> Collection:
-    """One candidate per target: charged ones with the momentum of their track, neutral ones with the energy they left."""
-    targets, tracks = block["target"], block["track"]
-    event = np.repeat(np.arange(len(block)), targets.counts)
-    label = targets["label"].astype(np.int64)
-    if (wrong := label[(label < 0) | (label >= len(MASS))]).size:
-        raise DatasetError(f"a target has the label {wrong[0]}, which is no class of particles; make the dataset again")
-    left, centre = _deposits(block, len(targets))
-    neutral = (label == PHOTON) | (label == NEUTRAL_HADRON)
-
-    scale = np.interp(np.log(np.maximum(left, 1e-3)), np.log(constants.hadron.energy), constants.hadron.factor)
-    energy = np.where(label == NEUTRAL_HADRON, left * scale, left)
-    momentum = momentum_of(energy, label)
-    length = np.linalg.norm(centre, axis=1)
-    direction = centre / np.maximum(length, 1e-9)[:, None]
-
-    track = np.where(targets["track"] >= 0, targets["track"] + tracks.offsets[event], 0)
-    has_track = targets["track"] >= 0
-    of_track = _momenta(tracks)[track] if len(tracks) else np.zeros((len(targets), 3))
-    # A photon that converted has a track but is measured by the calorimeter, unless nothing of it arrived there; so is an
-    # electron that lost momentum by radiation, which the calorimeter sees.
-    radiated = (label == ELECTRON) & (left > _RADIATED * np.linalg.norm(of_track, axis=1))
-    by_track = has_track & ((~neutral & ~radiated) | (left <= 0.0))
-    p = np.where(by_track[:, None], of_track, momentum[:, None] * direction)
-    energy = np.where(by_track, np.sqrt((of_track**2).sum(1) + MASS[label] ** 2), energy)
-    columns = {
-        "label": label,
-        "charge": targets["charge"],
-        **dict(zip(("px", "py", "pz"), p.T, strict=True)),
-        "energy": energy,
-        "track": targets["track"],
-        "cluster": targets["cluster"],
-    }
-    return cast("candidate", targets.counts, columns)
-
-
-def _deposits(block: EventBlock, num_targets: int) -> tuple[Floats, Floats]:
-    """What the particles of each target left in the hits (without hits, in the clusters), and the centre of it."""
-    place = "hit" if "hit" in block and "hit_link" in block else "cluster"
-    links, particles, places, targets = (block[name] for name in (f"{place}_link", "particle", place, "target"))
-    event = np.repeat(np.arange(len(block)), links.counts)
-    target = particles["target"][links["particle"] + particles.offsets[event]]
-    seen = target >= 0
-    row = (target + targets.offsets[event])[seen]
-    where = (links[place] + places.offsets[event])[seen]
-    energy = links["energy"][seen].astype(np.float64)
-    left = np.bincount(row, weights=energy, minlength=num_targets).astype(np.float64)
-    centre = np.stack(
-        [np.bincount(row, weights=energy * places[axis][where], minlength=num_targets) for axis in ("x", "y", "z")],
-        axis=1,
-    )
-    return left, centre / np.maximum(left, 1e-12)[:, None]
-
-
-def _momenta(tracks: Collection) -> Floats:
-    return np.stack(cartesian(*(tracks[name].astype(np.float64) for name in ("pt", "eta", "phi"))), axis=1)

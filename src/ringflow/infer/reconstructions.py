@@ -89,7 +89,7 @@ def open_reconstruction(name: str, detector: str, model: Path | None = None) -> 
         return partial(_on_one_thread, open_model(model))
     constants = load_constants(detector)
     if name == "perfect":
-        from ringflow.baseline.rules import perfect_block
+        from ringflow.baseline.perfect import perfect_block
 
         return partial(perfect_block, constants=constants)
     from ringflow.baseline.rules import reconstruct_block

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.baseline.rules import load_constants, perfect_block, reconstruct_block
+from ringflow.baseline.perfect import perfect_block
+from ringflow.baseline.rules import load_constants, reconstruct_block
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
 from ringflow.sim.blocks import Shot, simulate_shot
