@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringflow.sim.flight import BENDING, Helix
+from ringflow.elements.helix import BENDING, Helix
 
 FIELD = 4.0
 momentum = st.floats(0.05, 200.0)

@@ -37,13 +37,13 @@ import numpy.typing as npt
 import torch
 
 from ringflow.base.errors import UsageError
+from ringflow.elements.helix import Helix
 from ringflow.evaluate.jets import find_jets
 from ringflow.evaluate.matching import match_jets, match_particles
 from ringflow.evaluate.momenta import Momenta, checked, momenta, visible
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.event.schema import SUBSYSTEMS
-from ringflow.sim.flight import Helix
 from ringflow.sim.geometry import CalorimeterGeometry, load_detector
 
 SCENE_VERSION = 1

@@ -1,23 +1,16 @@
-"""Particles in flight: random draws, kinds of particles, helices, and the table that transport and decays hand to each other.
-
-A solenoid field bends paths; they are given as transverse path lengths in mm (the length of the projection onto the xy plane).
-All functions are elementwise over tensors of particles; straight lines (neutral particles) are helices of no curvature.
-"""
+"""Particles in flight: random draws, kinds of particles, and the table that transport and decays hand to each other."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ringflow.elements.shapes import normal_of_side
+from ringflow.elements.helix import Helix, Vector
 from ringflow.elements.tables import ColumnTable
-from ringflow.event.particles import INVISIBLE, SPEED_OF_LIGHT, label_of, lookup
-
-Vector = tuple[Tensor, Tensor, Tensor]
+from ringflow.event.particles import INVISIBLE, label_of, lookup
 
 
 class Draw:
@@ -120,129 +113,6 @@ class SpeciesTable:
     def row(self, pdg: int) -> int:
         """Row of a PDG number."""
         return self.pdg.index(pdg)
-
-
-#: Turning rate of a unit charge: pt [GeV] = BENDING * B [T] * radius [mm].
-BENDING = SPEED_OF_LIGHT * 1e-6
-
-#: Below this curvature times distance a path counts as straight; the sagitta is then under a nanometre in a detector.
-_STRAIGHT = 1e-9
-_TWO_PI = 2.0 * torch.pi
-
-
-@dataclass(frozen=True)
-class Helix(ColumnTable):
-    """Position, direction and signed turning rate (rad per mm of transverse path)."""
-
-    x: Tensor
-    y: Tensor
-    z: Tensor
-    phi: Tensor
-    tan_lambda: Tensor
-    turn: Tensor
-
-    @classmethod
-    def of(
-        cls, x: Tensor, y: Tensor, z: Tensor, px: Tensor, py: Tensor, pz: Tensor, charge: Tensor, field: float
-    ) -> Helix:
-        """Helix of particles in a field along +z; positive charges turn clockwise seen from +z."""
-        pt = torch.hypot(px, py).clamp_min(1e-9)
-        return cls(x, y, z, torch.atan2(py, px), pz / pt, -BENDING * charge * field / pt)
-
-    def position(self, path: Tensor) -> Vector:
-        """Point after a transverse path."""
-        half_turn = 0.5 * self.turn * path
-        chord = path * torch.sinc(half_turn / torch.pi)
-        middle = self.phi + half_turn
-        return self.x + chord * torch.cos(middle), self.y + chord * torch.sin(middle), self.z + path * self.tan_lambda
-
-    def direction(self, path: Tensor) -> Vector:
-        """Unit vector of the momentum after a transverse path."""
-        azimuth = self.phi + self.turn * path
-        cos_lambda = torch.rsqrt(1.0 + self.tan_lambda**2)
-        return cos_lambda * torch.cos(azimuth), cos_lambda * torch.sin(azimuth), cos_lambda * self.tan_lambda
-
-    def length(self, path: Tensor) -> Tensor:
-        """Length in space of a transverse path."""
-        return path * torch.sqrt(1.0 + self.tan_lambda**2)
-
-    def to_cylinder(self, radius: float | Tensor) -> Tensor:
-        """Shortest path forward to a cylinder around the beam axis; infinite if it is never met."""
-        along = self.x * torch.cos(self.phi) + self.y * torch.sin(self.phi)
-        discriminant = along**2 - (self.x**2 + self.y**2 - radius**2)
-        root = torch.sqrt(discriminant.clamp_min(0.0))
-        straight = torch.where(-along - root > 1e-6, -along - root, -along + root)
-        straight = torch.where((discriminant >= 0.0) & (straight > 1e-6), straight, torch.inf)
-
-        turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
-        centre_x = self.x - torch.sin(self.phi) / turn
-        centre_y = self.y + torch.cos(self.phi) / turn
-        centre = torch.hypot(centre_x, centre_y).clamp_min(1e-9)
-        bend = 1.0 / turn.abs()
-        cosine = (radius**2 - centre**2 - bend**2) / (2.0 * centre * bend)
-        half_angle = torch.acos(cosine.clamp(-1.0, 1.0))
-        start = self.phi - 0.5 * torch.pi * turn.sign()
-        axis = torch.atan2(centre_y, centre_x)
-        candidates = [
-            torch.remainder((axis + side * half_angle - start) * turn.sign(), _TWO_PI) for side in (-1.0, 1.0)
-        ]
-        # A start on the cylinder itself is not a crossing.
-        first, second = (torch.where(angle * bend < 1e-6, _TWO_PI, angle) for angle in candidates)
-        curved = torch.where(cosine.abs() <= 1.0, torch.minimum(first, second) * bend, torch.inf)
-        return torch.where(self.turn.abs() < _STRAIGHT, straight, curved)
-
-    def to_side(self, distance: float, normal: Tensor) -> Tensor:
-        """Path forward to a plane along the beam, at a distance from the axis and with a normal at an azimuth; infinite if
-        it is never met."""
-        away = distance - (self.x * torch.cos(normal) + self.y * torch.sin(normal))
-        angle = self.phi - normal
-        slope = torch.cos(angle)
-        straight = torch.where(slope > 1e-9, away / slope.clamp_min(1e-9), torch.inf)
-
-        turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
-        sine = torch.sin(angle) + turn * away  # of the angle against the normal at the plane
-        first = torch.asin(sine.clamp(-1.0, 1.0))
-        turned = (torch.remainder((end - angle) * turn.sign(), _TWO_PI) for end in (first, torch.pi - first))
-        curved = torch.where(sine.abs() <= 1.0, torch.minimum(*turned) / turn.abs(), torch.inf)
-        path = torch.where(self.turn.abs() < _STRAIGHT, straight, curved)
-        return torch.where(path > 1e-6, path, torch.inf)
-
-    def to_sides(self, distance: float, sides: int) -> Tensor:
-        """Path forward from inside a barrel of flat sides to the first of them; infinite if none is met."""
-        path = torch.full_like(self.x, torch.inf)
-        # The side met is that below the cylinder inside of all sides, or that below the one around their edges.
-        for radius in (distance, distance / math.cos(math.pi / sides)):
-            reached = self.to_cylinder(radius)
-            x, y, _ = self.position(torch.where(reached.isfinite(), reached, 0.0))
-            normal = normal_of_side(x, y, sides)
-            to_side = self.to_side(distance, normal)
-            x, y, _ = self.position(torch.where(to_side.isfinite(), to_side, 0.0))
-            on_side = (y * torch.cos(normal) - x * torch.sin(normal)).abs() <= distance * math.tan(
-                math.pi / sides
-            ) + 1e-6
-            path = torch.minimum(path, torch.where(reached.isfinite() & on_side, to_side, torch.inf))
-        return path
-
-    def to_plane(self, z: float | Tensor) -> Tensor:
-        """Path forward to a plane across the beam; infinite if it flies away from it."""
-        path = (z - self.z) / torch.where(self.tan_lambda == 0.0, 1e-30, self.tan_lambda)
-        return torch.where(path > 1e-6, path, torch.inf)
-
-    def perigee(self) -> Vector:
-        """Signed d0, z0 and azimuth at the point of closest approach to the beam axis."""
-        along = self.x * torch.cos(self.phi) + self.y * torch.sin(self.phi)
-        across = self.x * torch.sin(self.phi) - self.y * torch.cos(self.phi)
-        # Turning angle back to the perigee; atan2 keeps it small and right for straight lines too.
-        angle = torch.atan2(self.turn * along, 1.0 - self.turn * across)
-        straight = self.turn.abs() < _STRAIGHT
-        path = torch.where(straight, -along, -angle / torch.where(straight, 1.0, self.turn))
-        x, y, z = self.position(path)
-        azimuth = self.phi + self.turn * path
-        return (
-            x * torch.sin(azimuth) - y * torch.cos(azimuth),
-            z,
-            torch.remainder(azimuth + torch.pi, _TWO_PI) - torch.pi,
-        )
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ringflow.elements.helix import Helix
 from ringflow.elements.shapes import normal_of_side
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT
-from ringflow.sim.flight import Draw, Flight, Helix, SpeciesTable, orthogonal_frame, tilted
+from ringflow.sim.flight import Draw, Flight, SpeciesTable, orthogonal_frame, tilted
 from ringflow.sim.geometry import DetectorGeometry, ShowerModel
 from ringflow.sim.tracker import BARREL_FACE
 

@@ -16,9 +16,10 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
+from ringflow.elements.helix import BENDING, Helix, Vector
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT, properties
-from ringflow.sim.flight import BENDING, CHANNELS, NEUTRINO, Draw, Flight, Helix, SpeciesTable, Vector, born, tilted
+from ringflow.sim.flight import CHANNELS, NEUTRINO, Draw, Flight, SpeciesTable, born, tilted
 from ringflow.sim.geometry import TRACK_PARAMETERS, DetectorGeometry, ParameterResolution, TrackerGeometry
 
 #: How a flight can end.

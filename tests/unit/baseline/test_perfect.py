@@ -10,11 +10,11 @@ import torch
 
 from ringflow.baseline.perfect import direction_at, perfect_block
 from ringflow.baseline.rules import BENDING, load_constants
+from ringflow.elements.helix import Helix
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON
 from ringflow.sim.blocks import Shot, simulate_shot
 from ringflow.sim.detector import Detector
-from ringflow.sim.flight import Helix
 from ringflow.sim.generator import make_generator
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.settings import GeneratorSettings

@@ -17,10 +17,10 @@ from ringflow.base.errors import InputFileError, SettingsError, UsageError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile, open_edm4hep, profile_names
 from ringflow.data.edm4hep.convert import BENDING, TrackHelix
 from ringflow.data.edm4hep.podio import PodioFile, collection_id
+from ringflow.elements.helix import Helix as SimulatedHelix
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.event.particles import CHARGED_HADRON, MUON, NONE, PHOTON
 from ringflow.event.schema import SUBSYSTEMS
-from ringflow.sim.flight import Helix as SimulatedHelix
 
 CLD = load_profile("cld")
 
