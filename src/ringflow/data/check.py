@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringflow.base.errors import DatasetError
@@ -125,6 +126,7 @@ def _broken_caches(path: Path) -> Iterator[str]:
 
 def _blocks(path: Path, manifest: Manifest, found: dict[str, list[str]]) -> Iterator[EventBlock]:
     """The blocks of all shards that can be read; what is wrong with a file is noted."""
+    expected = _without_words(arrow_schema(manifest.columns))
     for shard in manifest.shards:
         file = path / shard.file
         if not file.is_file():
@@ -136,11 +138,20 @@ def _blocks(path: Path, manifest: Manifest, found: dict[str, list[str]]) -> Iter
         if file.stat().st_size != shard.bytes or file_hash(file) != shard.sha256:
             found["shards with another hash than the manifest's"].append(shard.file)
         try:
-            if not pq.read_schema(file).equals(arrow_schema(manifest.columns), check_metadata=True):
+            if not _without_words(pq.read_schema(file)).equals(expected, check_metadata=True):
                 found["shards with other columns, types or units"].append(shard.file)
             yield from read_shard(path, shard, manifest.columns, verify=False)
         except (DatasetError, *UNREADABLE) as error:
             found["shards that cannot be read"].append(f"{shard.file}: {reason_of(error)}")
+
+
+def _without_words(schema: pa.Schema) -> pa.Schema:
+    """The schema without what it tells of a column in words, which may be told better later."""
+    fields = (
+        field.with_metadata({key: value for key, value in (field.metadata or {}).items() if key != b"meaning"})
+        for field in schema
+    )
+    return pa.schema(fields, metadata=schema.metadata)
 
 
 def _accounts(manifest: Manifest, numbers: Values, counts: dict[str, int]) -> Iterator[Row]:
@@ -282,14 +293,14 @@ def _gates(manifest: Manifest) -> Iterator[Gate]:
     yield Ratio("fraction of empty events", "", plausible.empty, _empty_events)
     yield Duplicates()
     yield Gate("indices out of range", "", NONE, _indices_out_of_range)
-    for whole, parts, what in (
-        ("hit", "hit_link", "links"),
-        ("cluster", "cluster_link", "links"),
-        ("cluster", "hit", "hits"),
-    ):
-        index = f"{parts}_{whole}"
-        needs = f"{whole}_energy {index} {parts}_energy"
-        yield Gate(f"{whole} energy against its {what}", needs, _SUMS, partial(_energy_against, index))
+    for whole in ("hit", "cluster"):  # noise is of nobody, so links may have less than what they are of, never more
+        index = f"{whole}_link_{whole}"
+        needs = f"{whole}_energy {index} {whole}_link_energy"
+        yield Gate(f"{whole} energy against its links", needs, _SUMS, partial(_energy_against, index, at_most=True))
+        nobody = partial(_of_nobody, index)
+        yield Ratio(f"fraction of the energy of {whole}s that is of nobody", needs, Within(-1e-4, 0.05), nobody)
+    needs = "cluster_energy hit_cluster hit_energy"
+    yield Gate("cluster energy against its hits", needs, _SUMS, partial(_energy_against, "hit_cluster"))
     yield Gate(
         "cluster energy against its subsystems",
         "cluster_energy cluster_ecal_energy cluster_hcal_energy cluster_muon_energy",
@@ -378,10 +389,19 @@ def _relative(value: Any, reference: Values) -> Values:
     return np.asarray(np.abs(value - reference) / np.maximum(np.abs(reference), _SMALL_ENERGY))
 
 
-def _energy_against(pointing: str, block: EventBlock, energy: Values, _: Values, parts: Values) -> Values:
-    """Relative difference between an energy and the sum of its parts."""
+def _energy_against(
+    pointing: str, block: EventBlock, energy: Values, _: Values, parts: Values, at_most: bool = False
+) -> Values:
+    """Relative difference between an energy and the sum of its parts, which may fall short of it if they are `at_most` it."""
     index, number = _flat_index(block, pointing)
-    return _relative(_sum_at(index, parts, number), energy.astype(np.float64))
+    total = _sum_at(index, parts, number)
+    return _relative(np.maximum(total, energy) if at_most else total, energy.astype(np.float64))
+
+
+def _of_nobody(pointing: str, _: EventBlock, energy: Values, __: Values, parts: Values) -> tuple[float, float]:
+    """Energy that no particle left, and all of it."""
+    total = energy.sum(dtype=np.float64)
+    return total - parts.sum(dtype=np.float64), total
 
 
 def _wrong_counts(told: str, pointing: str, block: EventBlock, *_: Values) -> Any:

@@ -319,6 +319,7 @@ def errors_of(found: Momenta, visible: Momenta) -> dict[str, float | None]:
 
 #: Radius and half length that lines are drawn to where the detector is not known: about those of all of them.
 _USUAL_FACE = (1500.0, 2300.0)
+_ROUND = 64
 #: Pieces of the most bent line; a number with many divisors, because straighter lines use every nth point.
 _PIECES = 96
 _STRIDES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
@@ -332,12 +333,16 @@ _STUB = 200.0
 
 @dataclass(frozen=True)
 class Outline:
-    """Cylinders (mm) of a detector, its field (tesla), and the face of its calorimeter, which lines are drawn to."""
+    """Cylinders (mm) of a detector, its field (tesla), and the face of its calorimeter, which lines are drawn to.
+
+    The face of the barrel has flat sides, `face_radius` from the axis; where none are known, about as many as to be round.
+    """
 
     name: str
     field: float
     face_radius: float
     face_z: float
+    sides: int
     parts: list[dict[str, Any]]
 
 
@@ -347,7 +352,9 @@ def outline(detector: str, field: float | None = None) -> Outline:
         geometry = load_detector(detector)
     except UsageError:
         radius, z = _USUAL_FACE
-        return Outline(detector, field or 0.0, radius, z, _cylinders([("tracker", radius, radius, -z, z, False)]))
+        return Outline(
+            detector, field or 0.0, radius, z, _ROUND, _cylinders([("tracker", radius, radius, -z, z, False)])
+        )
     parts = [("tracker", r, r, -z, z, False) for r, z, _, shown in geometry.tracker.barrel if shown]
     parts += [("tracker", row[1], row[2], row[0], row[0], True) for row in geometry.tracker.disks]
     for system in ("ecal", "hcal", "yoke"):
@@ -357,7 +364,8 @@ def outline(detector: str, field: float | None = None) -> Outline:
         parts.append((system, cap.r_min, cap.r_max, cap.inner, cap.inner + shape.depth, True))
     coil, z = geometry.coil.barrel, geometry.hcal.barrel.half_length
     parts.append(("coil", coil.inner, coil.outer, -z, z, False))
-    return Outline(detector, field or geometry.field, geometry.face_radius, geometry.face_z, _cylinders(parts))
+    face = geometry.face_radius, geometry.face_z, geometry.sides
+    return Outline(detector, field or geometry.field, *face, _cylinders(parts))
 
 
 def _cylinders(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -373,7 +381,7 @@ def helices(start: Floats, momentum: Floats, charge: Floats, outline: Outline) -
     px, py, pz = torch.from_numpy(momentum.T.copy())
     helix = Helix.of(x, y, z, px, py, pz, torch.from_numpy(charge.astype(np.float64)), outline.field)
     forward = torch.where(helix.tan_lambda >= 0.0, outline.face_z, -outline.face_z)
-    path = torch.minimum(helix.to_cylinder(outline.face_radius), helix.to_plane(forward))
+    path = torch.minimum(helix.to_sides(outline.face_radius, outline.sides), helix.to_plane(forward))
     turns = _TURNS * 2.0 * torch.pi / helix.turn.abs().clamp_min(1e-12)
     path = torch.minimum(path, turns)
     inside = (torch.hypot(helix.x, helix.y) < outline.face_radius) & (helix.z.abs() < outline.face_z)

@@ -74,7 +74,7 @@ _TRACK = (
     _float("last_x", "mm", "last hit of the track, x"),
     _float("last_y", "mm", "last hit of the track, y"),
     _float("last_z", "mm", "last hit of the track, z"),
-    _index("particle", "particle", "particle that left the track; -1 if it is of nobody"),
+    _index("particle", "particle", "particle that left the track"),
 )
 
 _CLUSTER = (

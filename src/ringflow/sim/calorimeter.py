@@ -1,8 +1,8 @@
 """Cells and hits: energy spots fall into the cells of the calorimeters, cells above threshold become hits.
 
-Every hit knows how much each particle left in it. A cell is a 64-bit key of event, subsystem, side, layer and two indices; one
-sort of the keys finds the spots that share a cell. Barrels have flat sides, modules have gaps between them, cells have scales of
-their own, some are dead, and some answer without a particle.
+Every hit knows how much each particle left in it. A cell is a 64-bit key of event, subsystem, side, layer and two indices;
+one sort of the keys finds the spots that share a cell. Barrels have flat sides, modules have gaps between them, cells have
+scales of their own, some are dead, and some answer without a particle.
 """
 
 from __future__ import annotations
@@ -254,7 +254,8 @@ def _scale_of_cells(cells: Tensor, table: CellTable) -> Tensor:
     cell [multiplicative hashing, Knuth]."""
     own = cells & ((1 << (_BELOW_SUBSYSTEM + _SUBSYSTEM_BITS)) - 1)
     place = ((own * 0x9E3779B97F4A7C1) >> 24) & (_OWN_SCALES - 1)
-    return table.own_scale.index_select(0, (own >> _BELOW_SUBSYSTEM) * _OWN_SCALES + place)
+    scales: Tensor = table.own_scale
+    return scales.index_select(0, (own >> _BELOW_SUBSYSTEM) * _OWN_SCALES + place)
 
 
 def _decode(cells: Tensor, energy: Tensor, time: Tensor, table: CellTable) -> MeasuredHits:
