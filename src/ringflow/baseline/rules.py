@@ -285,14 +285,17 @@ def momentum_of(energy: Floats, label: Integers) -> Floats:
 
 
 def looks_like_photon(clusters: Collection, constants: PhotonConstants) -> Flags:
-    """Clusters in the ECAL, narrow, early and starting at the front."""
+    """Clusters in the ECAL, narrow, early and starting at the front. What data from outside lacks is not asked."""
     energy = clusters["energy"].astype(np.float64)
     where = np.log(np.maximum(energy, constants.energy[0]))
     knots = np.log(constants.energy)
-    narrow = clusters["width_across"] < np.interp(where, knots, constants.width)
-    early = clusters["mean_depth"] < np.interp(where, knots, constants.depth)
-    in_ecal = clusters["ecal_energy"] > constants.ecal_share * energy
-    result: Flags = in_ecal & narrow & early & (clusters["start_layer"] <= constants.start_layer)
+    result: Flags = clusters["ecal_energy"] > constants.ecal_share * energy
+    if "width_across" in clusters.columns:
+        result &= clusters["width_across"] < np.interp(where, knots, constants.width)
+    if "mean_depth" in clusters.columns:
+        result &= clusters["mean_depth"] < np.interp(where, knots, constants.depth)
+    if "start_layer" in clusters.columns:
+        result &= clusters["start_layer"] <= constants.start_layer
     return result
 
 
@@ -369,7 +372,9 @@ def _centres_as_hits(clusters: Collection) -> Collection:
         {
             **columns,
             "subsystem": 2 * np.where(in_yoke, 2, in_hcal),
-            "layer": clusters["start_layer"],
+            "layer": clusters["start_layer"]
+            if "start_layer" in clusters.columns
+            else np.zeros(len(clusters), np.int64),
             "cluster": number,
         },
     )

@@ -109,21 +109,27 @@ def thrust_axis(particles: Momenta) -> Floats:
 
 
 def jet_energy_resolution(energy: Entries) -> Floats:
-    """sqrt(2) RMS90 / mean90 of the total energy, per replicate; NaN where there is nothing.
+    """sqrt(2) RMS90 / mean90 of the total energy, per replicate; NaN where there is nothing."""
+    resolution: Floats = np.sqrt(2.0) * relative_rms(energy, CENTRAL_FRACTION)
+    return resolution
 
-    RMS90 is the spread of the narrowest window that holds 90 % of the events [Thomson 2009, NIM A 611].
+
+def relative_rms(entries: Entries, share: float = 1.0) -> Floats:
+    """Standard deviation over mean, per replicate; NaN where there is nothing.
+
+    Of the narrowest window that holds a share of the values: with 90 %, it is RMS90 / mean90 [Thomson 2009, NIM A 611].
     """
-    value, often = energy.samples()
-    return np.array([_narrowest(np.repeat(value, times)) for times in often])
+    value, often = entries.samples()
+    return np.array([_narrowest(np.repeat(value, times), share) for times in often])
 
 
-def _narrowest(ordered: Floats) -> float:
+def _narrowest(ordered: Floats, share: float) -> float:
     if not len(ordered):
         return float("nan")
-    inside = int(np.ceil(CENTRAL_FRACTION * len(ordered) * (1 - 1e-12)))
+    inside = int(np.ceil(share * len(ordered) * (1 - 1e-12)))
     first = int(np.argmin(ordered[inside - 1 :] - ordered[: len(ordered) - inside + 1]))
     window = ordered[first : first + inside]
-    return float(np.sqrt(2.0) * window.std() / window.mean())
+    return float(window.std() / window.mean()) if window.mean() else float("nan")
 
 
 #: Masses (GeV) that pairings are judged by.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ringflow.base.errors import FailureError
 from ringflow.event.block import Collection, EventBlock
-from ringflow.event.particles import NONE, PARTICLE_CLASSES
+from ringflow.event.particles import NONE, PARTICLE_CLASSES, label_of
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+#: Generated particles count up to this |pseudorapidity|, where calorimeters end.
+GENERATED_ETA = 3.0
 #: Pseudorapidity given to momenta along the beam axis: far outside every detector, but finite.
 _ETA_OF_THE_BEAM = 20.0
 
@@ -83,6 +85,16 @@ def visible(block: EventBlock) -> Momenta:
     """The visible generator particles, which true jets and sums are made of."""
     particles = block["particle"]
     return momenta(particles).select(particles["target"] >= 0)
+
+
+def generated(block: EventBlock) -> Momenta:
+    """All stable generated particles but neutrinos up to |eta| < 3, seen or not; classes are those of their PDG numbers.
+
+    Publications count these, so figures of other reconstructions compare with this truth.
+    """
+    particles = block["particle"]
+    stable = replace(momenta(particles), label=label_of(particles["pdg"]).astype(np.int64))
+    return stable.select((stable.label != NONE) & (np.abs(stable.eta) < GENERATED_ETA) & (stable.energy > 0.0))
 
 
 def checked(candidates: Collection, event_number: Integers, reconstruction: str) -> Momenta:

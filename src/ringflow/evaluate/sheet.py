@@ -21,7 +21,7 @@ from ringflow.base.rundir import write_atomic
 from ringflow.evaluate.bootstrap import REPLICATES, Entries, event_weights
 from ringflow.evaluate.jets import find_jets, in_barrel, invisible_momentum, masses_of, measure_masses
 from ringflow.evaluate.matching import Pairs, match_jets, match_particles
-from ringflow.evaluate.momenta import Floats, Integers, Mask, Momenta, momenta, visible
+from ringflow.evaluate.momenta import Floats, Integers, Mask, Momenta, generated, momenta, visible
 from ringflow.event.block import EventBlock
 from ringflow.event.particles import PARTICLE_CLASSES
 
@@ -115,15 +115,18 @@ class Truth:
 
     targets: Momenta
     visible: Momenta
-    jets: Momenta
+    jets: Momenta  # of the visible particles
+    generated: Momenta
+    generated_jets: Momenta
     invisible: Floats  # summed four-momentum of the neutrinos of every event
     barrel: Mask
 
     @classmethod
     def of(cls, block: EventBlock) -> Truth:
         """The truth of a block that has one."""
-        seen = visible(block)
-        return cls(momenta(block["target"]), seen, find_jets(seen), invisible_momentum(block), in_barrel(seen))
+        seen, made = visible(block), generated(block)
+        jets = find_jets(seen), made, find_jets(made)
+        return cls(momenta(block["target"]), seen, *jets, invisible_momentum(block), in_barrel(seen))
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class Sheet:
     """Histograms, tallies and entries; sheets of parts of the events add up to that of all of them.
 
     A tally has the axes (cell, ..., 1 + replicates): jets by bin of true pT and whether they were found, particles by true and
-    by reconstructed label.
+    by reconstructed label. Those named `generated` are against all generated particles and their jets.
     """
 
     histograms: Histograms
@@ -144,8 +147,10 @@ class Sheet:
         cells: dict[str, tuple[int, ...]] = dict.fromkeys(("events", "jets", "particles"), ())
         names = ["mass"]
         if has_truth:
-            cells |= {"jet_matched": (len(JET_PT_EDGES), 2), "confusion": (len(PARTICLE_CLASSES),) * 2}
+            cells |= {"jet_matched": (len(JET_PT_EDGES), 2), "generated_jet_matched": (1, 2)}
+            cells |= dict.fromkeys(("confusion", "generated_confusion"), (len(PARTICLE_CLASSES),) * 2)
             names += ["jet_response", "particle_response", "met_response", "momentum_error", "visible_energy"]
+            names += ["generated_jet_response"]
             names += ["total_energy"] if sample.startswith("zuds") else []
         tallies = {name: np.zeros((*shape, 1 + replicates)) for name, shape in cells.items()}
         return cls(book(), tallies, {name: Entries(replicates) for name in names})
@@ -192,6 +197,7 @@ def measure(sheet: Sheet, sample: str, event_number: Integers, truth: Truth | No
         return
     _measure_particles(sheet, truth.targets, reco, event_number, weights)
     _measure_jets(sheet, truth.jets, jets, event_number, weights)
+    _measure_generated(sheet, truth, reco, jets, event_number, weights)
     _measure_sums(sheet, truth, reco.sums(), event_number)
 
 
@@ -213,11 +219,7 @@ def _measure_particles(sheet: Sheet, truth: Momenta, reco: Momenta, number: Inte
     pairs, found, real = _matched(match_particles, truth, reco)
     for name, particles, matched in (("particle_truth", truth, found), ("particle_reco", reco, real)):
         sheet.histograms[name].fill(label=particles.label, pt=particles.pt, eta=particles.eta, matched=matched)
-    # Pairs, then true particles without a partner (taken for none), then candidates without one (made of none).
-    missed, fake = np.flatnonzero(~found), np.flatnonzero(~real)
-    true_label = np.concatenate([truth.label[pairs.truth], truth.label[missed], 0 * fake])
-    reco_label = np.concatenate([reco.label[pairs.reco], 0 * missed, reco.label[fake]])
-    event = np.concatenate([truth.event[pairs.truth], truth.event[missed], reco.event[fake]])
+    event, true_label, reco_label = _confusion(truth, reco, pairs, found, real)
     sheet.histograms["confusion"].fill(truth_label=true_label, reco_label=reco_label)
     sheet.count("confusion", weights, event, true_label, reco_label)
     true_pt = truth.pt[pairs.truth]
@@ -226,6 +228,29 @@ def _measure_particles(sheet: Sheet, truth: Momenta, reco: Momenta, number: Inte
     for label in LABELS:
         difference = reco.select(reco.label == label).counts - truth.select(truth.label == label).counts
         sheet.histograms["multiplicity"].fill(label=label, difference=difference)
+
+
+def _confusion(truth: Momenta, reco: Momenta, pairs: Pairs, found: Mask, real: Mask) -> tuple[Integers, ...]:
+    """Event, true and reconstructed label of all pairs, of true particles without a partner (taken for none), and of candidates
+    without one (made of none)."""
+    missed, fake = np.flatnonzero(~found), np.flatnonzero(~real)
+    true_label = np.concatenate([truth.label[pairs.truth], truth.label[missed], 0 * fake])
+    reco_label = np.concatenate([reco.label[pairs.reco], 0 * missed, reco.label[fake]])
+    event = np.concatenate([truth.event[pairs.truth], truth.event[missed], reco.event[fake]])
+    return event, true_label, reco_label
+
+
+def _measure_generated(
+    sheet: Sheet, truth: Truth, reco: Momenta, jets: Momenta, number: Integers, weights: Floats
+) -> None:
+    """The same pairs of particles and of jets with everything generated, whether the detector could see it or not."""
+    matched = _matched(match_particles, truth.generated, reco)
+    sheet.count("generated_confusion", weights, *_confusion(truth.generated, reco, *matched))
+    true = truth.generated_jets
+    pairs, found, _ = _matched(match_jets, true, jets)
+    response = jets.pt[pairs.reco] / true.pt[pairs.truth]
+    sheet.entries["generated_jet_response"].fill(number[true.event[pairs.truth]], response)
+    sheet.count("generated_jet_matched", weights, true.event, 0 * true.event, found.astype(np.int64))
 
 
 def _measure_sums(sheet: Sheet, truth: Truth, reco: Floats, number: Integers) -> None:

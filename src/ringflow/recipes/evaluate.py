@@ -55,6 +55,7 @@ _SHOWN = {
     "particle_efficiency": "efficiency",
     "particle_fake_rate": "fake rate",
     "particle_f1": "F1",
+    "generated_f1": "F1 generated",
 }
 #: A reconstruction may be called like a collection.
 _CANDIDATES_OF = "candidates of "
@@ -186,7 +187,11 @@ def show(results: Mapping[str, Any], *, as_json: bool) -> None:
             rows.append([sample, name, entry["events"], *(_cell(**(figures.get(figure) or {})) for figure in _SHOWN)])
         for name, reason in entry["not_available"].items():
             say(f"{sample}: no {name}: {reason}")
-    table("Evaluation (a width is IQR / median)", ["sample", "reconstruction", "events", *_SHOWN.values()], rows)
+    table(
+        "Evaluation (a width is IQR / median; generated: against all stable particles but neutrinos)",
+        ["sample", "reconstruction", "events", *_SHOWN.values()],
+        rows,
+    )
 
 
 def report_page(out: Path | None) -> Path | None:

@@ -26,7 +26,7 @@ def sheets() -> dict[str, Sheet]:
     eta, phi = rng.normal(0.6 * jet - 1, 0.2), (rng.normal(1.5 * jet, 0.2) + np.pi) % (2 * np.pi) - np.pi
     particles = np.stack([rng.lognormal(0.3, 1.2, shape), eta, phi, rng.integers(1, 6, shape)], axis=2)
     true = momenta_of(particles.tolist())
-    truth = Truth(true, true, find_jets(true), np.zeros((EVENTS, 4)), in_barrel(true))
+    truth = Truth(true, true, find_jets(true), true, find_jets(true), np.zeros((EVENTS, 4)), in_barrel(true))
     found = {}
     for name, width in WIDTHS.items():
         made = particles.copy()

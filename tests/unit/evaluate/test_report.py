@@ -141,7 +141,7 @@ def test_the_verdict_comes_first_then_samples_then_provenance(page: Page) -> Non
     places = [
         page.text.index(text)
         for text in (
-            "Model is better than rule-based PF in all 6 metrics.",
+            "Model is better than rule-based PF in all 8 metrics.",
             "within 1 % of 1, as it must be",
             "12,345",
             " ★",
@@ -245,7 +245,7 @@ def headline(scored: dict[str, Any], tmp_path: Path, names: str, **books: Any) -
 
 
 def test_the_verdict_turns_with_the_numbers(scored: dict[str, Any], tmp_path: Path) -> None:
-    assert "Rule-based PF falls short of perfect PF, which knows the true associations, in 6 of 6 metrics." in headline(
+    assert "Rule-based PF falls short of perfect PF, which knows the true associations, in 8 of 8 metrics." in headline(
         scored, tmp_path, "perfect baseline"
     )
     only = headline(scored, tmp_path, "target", target=book())
@@ -254,10 +254,10 @@ def test_the_verdict_turns_with_the_numbers(scored: dict[str, Any], tmp_path: Pa
     assert "Not recorded." in only
     assert "Nothing was evaluated." in headline(scored, tmp_path, "")
     paired = [row for row in scored["comparisons"] if (row["first"], row["second"]) == ("baseline", "model")]
-    for row, (low, high) in zip(paired, [(0.9, 1.1)] * 5 + [(0.5, 0.6)] * 2, strict=True):
+    for row, (low, high) in zip(paired, [(0.9, 1.1)] * 9 + [(0.5, 0.6)] * 2, strict=True):
         row["ratio"] = {"value": (low + high) / 2, "lo": low, "hi": high}
     text = headline(scored, tmp_path, "baseline model")
-    assert "Model is better than rule-based PF in 1 of 6 metrics and worse in 1; 4 cannot be told apart." in text
+    assert "Model is better than rule-based PF in 0 of 8 metrics and worse in 1; 7 cannot be told apart." in text
     assert "cannot be told from" in text
     scored["reconstructions"]["target"]["jet_median"]["value"] = 0.95
     assert "not within 1 % of 1" in headline(scored, tmp_path, "target")

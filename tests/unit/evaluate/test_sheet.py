@@ -11,9 +11,9 @@ from fixtures.hand_made import Particle, momenta_of
 from ringflow.base.errors import FailureError
 from ringflow.evaluate.jets import find_jets, in_barrel
 from ringflow.evaluate.metrics import comparisons, metrics
-from ringflow.evaluate.momenta import checked
+from ringflow.evaluate.momenta import checked, generated
 from ringflow.evaluate.sheet import Sheet, Truth, measure
-from ringflow.event.block import Collection
+from ringflow.event.block import Collection, EventBlock
 
 TRUE = [
     [(40.0, 0.0, 0.0, 1), (20.0, 0.5, 2.0, 3), (30.0, -0.5, -2.0, 2), (4.0, 1.0, 1.0, 4)],
@@ -26,9 +26,10 @@ MADE = [
 ]
 
 
-def truth_of(events: list[list[Particle]]) -> Truth:
-    particles = momenta_of(events)
-    return Truth(particles, particles, find_jets(particles), np.zeros((len(events), 4)), in_barrel(particles))
+def truth_of(events: list[list[Particle]], all_of_them: list[list[Particle]] | None = None) -> Truth:
+    particles, generated = momenta_of(events), momenta_of(all_of_them or events)
+    jets = find_jets(particles), generated, find_jets(generated)
+    return Truth(particles, particles, *jets, np.zeros((len(events), 4)), in_barrel(particles))
 
 
 def figures(
@@ -94,6 +95,48 @@ def test_jets_missing_momentum_and_visible_energy() -> None:
     assert found["visible_energy_median"]["value"] == pytest.approx(1.1, abs=0.001)
     error = sheet.histograms["met_error"][{"component": 0}]
     assert error.axes[0].centers[error.values().argmax()] == pytest.approx(-3.0, abs=0.11)  # missing less than is true
+
+
+def test_what_the_detector_did_not_see_counts_among_all_generated_particles() -> None:
+    """One more particle beside each jet, and one alone: efficiency, F1 and jets against all that was generated."""
+    lost = [[*TRUE[0], (12.0, 0.0, -0.1, 2)], [*TRUE[1], (9.0, -2.0, 1.5, 3)]]
+    sheet = Sheet.empty("any", has_truth=True)
+    measure(sheet, "any", np.arange(2), truth_of(TRUE, lost), momenta_of(MADE))
+    found = metrics(sheet, "any")
+    assert found["generated_efficiency"]["value"] == pytest.approx(5 / 8)
+    assert found["generated_f1"]["value"] == pytest.approx(2 * 4 / 14)
+    assert found["classes"]["neutral_hadron"]["generated_f1"]["value"] == pytest.approx(2 * 1 / (2 + 2))
+    assert found["particle_efficiency"]["value"] == pytest.approx(5 / 6)
+    assert found["jet_matched_fraction"]["value"] == 1.0
+    assert found["generated_jet_matched_fraction"]["value"] == pytest.approx(5 / 6)
+    assert min(sheet.entries["generated_jet_response"].value) == pytest.approx(40 / 52, abs=0.01)
+
+
+def test_generated_particles_are_stable_seen_or_not_and_within_the_acceptance() -> None:
+    px, pz = [1.0, 2.0, 3.0, 4.0, 0.0, 5.0], [0.0, 0.0, 0.0, 4.0 * np.sinh(3.1), 0.0, 0.0]
+    columns = {"px": px, "py": np.zeros(6), "pz": pz, "energy": np.hypot(px, pz), "label": [0, 1, 0, 3, 0, 0]}
+    columns |= {"pdg": [130, 211, -14, 22, 22, -11], "target": [-1, 0, -1, -1, -1, -1]}
+    particles = Collection(np.array([6]), {name: np.array(values) for name, values in columns.items()})
+    found = generated(EventBlock(np.array([0]), {"particle": particles}))
+    assert found.label.tolist() == [2, 1, 4]
+    assert found.counts.tolist() == [3]
+
+
+def test_tails_are_in_the_rms_and_less_in_the_rms90() -> None:
+    """Of 100 responses between 0.95 and 1.05 five are at a half: the IQR does not see them, the RMS does, the RMS90 not."""
+    response = np.linspace(0.95, 1.05, 100)
+    response[::20] = 0.5
+    true, made = ([[(20.0 * by, 0.0, 0.0, 1)] for by in factor] for factor in (np.ones(100), response))
+    _, found = figures(true, made)
+    kept = np.sort(response)[-91:-1]
+    for name in ("jet", "visible_energy", "generated_jet"):
+        rms, rms90 = (found[f"{name}_{of}"] for of in ("rms", "rms90"))
+        assert rms["value"] == pytest.approx(response.std() / response.mean(), rel=1e-3)
+        assert rms90["value"] == pytest.approx(kept.std() / kept.mean(), rel=0.02)
+        assert rms["lo"] < rms["value"] < rms["hi"]
+    assert found["jet_iqr_over_median"]["value"] == pytest.approx(0.053, abs=0.002)
+    _, few = figures(TRUE, MADE)
+    assert few["jet_rms90"]["value"] is few["visible_energy_rms"]["value"] is None
 
 
 def test_the_truth_against_itself_is_perfect() -> None:
