@@ -42,10 +42,13 @@ _SERVE = ServeOptions()
 
 
 def simulate(
-    sample: Annotated[str | None, about("Name of a sample; `ringflow config` lists them.")] = None,
+    sample: Annotated[
+        str | None, about("Name of a sample, or with an energy: `ttbar@500`; `ringflow config` lists them.")
+    ] = None,
     /,
     *overrides: options.Overrides,
     out: Out,
+    energy: Annotated[float | None, about("Energy of the sample in GeV, if not its own.")] = None,
     hepmc: Annotated[Path | None, about("HepMC3 file to read events from instead (plain, .gz or .zst).")] = None,
     events: Annotated[Count | None, about("Number of events; all of a file and 1000 of a sample unless given.")] = None,
     detector: options.Detector | None = None,
@@ -62,6 +65,7 @@ def simulate(
     An interrupted production goes on where it stopped when the same command is given again.
     """
     from ringflow.base.config import override
+    from ringflow.sim.generator import sample_name
     from ringflow.sim.settings import SimulateSettings
 
     sample, overrides = options.without_start(sample, overrides)
@@ -79,6 +83,11 @@ def simulate(
     settings = SimulateSettings.resolve(start, [*given, *overrides])
     if (settings.generator.sample is None) == (settings.generator.hepmc is None):
         raise UsageError("give either a SAMPLE or --hepmc FILE; `ringflow config` lists the samples")
+    if energy is not None:
+        if settings.generator.sample is None:
+            raise UsageError(f"--energy {energy:g} is for samples; the events of a file have theirs, leave it out")
+        named = settings.generator.model_copy(update={"sample": sample_name(settings.generator.sample, energy)})
+        settings = settings.model_copy(update={"generator": named})
 
     from ringflow.recipes import simulate as recipe
 

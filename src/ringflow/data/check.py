@@ -338,7 +338,7 @@ def _kind(manifest: Manifest) -> str:
     settings = manifest.provenance.get("settings")
     generator = settings.get("generator") if isinstance(settings, dict) else None
     simulated = isinstance(generator, dict) and generator.get("sample") == manifest.sample
-    if not simulated or manifest.sample == "gamma_gamma" or manifest.sample.startswith("gun_"):
+    if not simulated or manifest.sample.startswith(("gamma_gamma", "gun_")):
         return "other"
     return manifest.sample if manifest.sample in _PLAUSIBLE else "collision"
 

@@ -149,7 +149,7 @@ class Mass(NamedTuple):
 
 def masses_of(sample: str, has_truth: bool) -> tuple[Mass, ...]:
     """What to measure in a sample; in one we know nothing about, the mass of everything visible."""
-    process = sample.split("_")[0]
+    process = sample.partition("@")[0].split("_")[0]
     if process in _MASSES and (has_truth or process not in _NEED_TRUTH):
         return _MASSES[process]
     return (Mass(("visible",), _all_events, visible_mass),)

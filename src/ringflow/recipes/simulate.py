@@ -13,6 +13,7 @@ from ringflow.base.errors import UsageError
 from ringflow.base.provenance import collect
 from ringflow.data.production import Request, plan_shards, produce, require_space
 from ringflow.sim.blocks import SimulatedBlocks, open_generator
+from ringflow.sim.generator import sample_name
 from ringflow.sim.geometry import load_detector
 from ringflow.sim.settings import SimulateSettings
 
@@ -33,7 +34,7 @@ def simulate(settings: SimulateSettings, out: Path, *, overwrite: bool = False) 
     production, generator = settings.production, settings.generator
     assert production.events is not None, "resolved before"
     sample = generator.hepmc.name if generator.hepmc is not None else str(generator.sample)
-    small = generator.hepmc is not None or sample == "gamma_gamma" or sample.startswith("gun_")
+    small = generator.hepmc is not None or sample.startswith(("gamma_gamma", "gun_"))
     event_bytes = LEAST_BYTES if small else COLLISION_BYTES[production.keep_hits]
     require_space(out, production.events, event_bytes)  # before hundreds of millions of shards are planned
     shareable = settings.model_copy(update={"production": production.model_copy(update={"workers": 1})})
@@ -73,7 +74,10 @@ def _resolve(settings: SimulateSettings) -> SimulateSettings:
         raise UsageError(f"{settings.generator.hepmc} has {available} events, {asked} were asked for; ask for fewer")
     events = asked or available or DEFAULT_EVENTS
     production = settings.production.model_copy(update={"events": events, "device": device})
-    return settings.model_copy(update={"production": production})
+    generator = settings.generator
+    if generator.sample is not None:
+        generator = generator.model_copy(update={"sample": sample_name(generator.sample)})
+    return settings.model_copy(update={"production": production, "generator": generator})
 
 
 def _record(settings: SimulateSettings) -> dict[str, Any]:

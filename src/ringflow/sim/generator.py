@@ -82,6 +82,8 @@ def block_seed(seed: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0]) >> 1
 
 
+#: GeV that a gun may be set to, if its particles are lighter.
+_GUN_ENERGIES = (0.1, 3000.0)
 _TABLE = Path(__file__).parent / "samples.toml"
 
 
@@ -93,10 +95,11 @@ class Overlay(Settings):
 
 
 class Collision(Settings):
-    """Beams that collide at `cm_energy` (GeV), as Pythia settings."""
+    """Beams that collide at `cm_energy` (GeV), as Pythia settings; `energies` is the range it may be changed in."""
 
     description: str
     cm_energy: float = Field(gt=0)
+    energies: tuple[float, float]
     pythia: tuple[str, ...]
     overlay: Overlay | None = None
 
@@ -129,11 +132,41 @@ def sample_names() -> list[str]:
 
 
 def sample(name: str) -> Collision | Gun:
-    """Definition of a named sample."""
+    """Definition of a named sample, at another energy if the name ends in one: `ttbar@500`."""
     samples = _samples()
-    if name in samples:
-        return samples[name]
-    raise UsageError(f"unknown sample {name!r}; {did_you_mean(name, samples)}samples: {', '.join(samples)}")
+    base, at, told = name.partition("@")
+    if base not in samples:
+        raise UsageError(f"unknown sample {base!r}; {did_you_mean(base, samples)}samples: {', '.join(samples)}")
+    definition = samples[base]
+    if not at:
+        return definition
+    low, high = definition.energies if isinstance(definition, Collision) else _GUN_ENERGIES
+    try:
+        energy = float(told)
+    except ValueError:
+        raise UsageError(f"{told!r} in {name!r} is not an energy; give it in GeV, as in {base}@{high:g}") from None
+    if not low <= energy <= high:
+        raise UsageError(f"{base} cannot be made at {told} GeV; give an energy from {low:g} to {high:g} GeV")
+    if isinstance(definition, Gun):
+        return definition.model_copy(update={"energy": (energy, energy)})
+    overlay = definition.overlay
+    if overlay is not None:
+        overlay = overlay.model_copy(update={"sample": sample_name(f"{overlay.sample}@{told}")})
+    return definition.model_copy(update={"cm_energy": energy, "overlay": overlay})
+
+
+def sample_name(name: str, energy: float | None = None) -> str:
+    """The one name of a sample, at an energy if one is given: `ttbar@380.0` is `ttbar`, which has that energy itself."""
+    base, at, _ = name.partition("@")
+    if energy is not None:
+        if at:
+            raise UsageError(f"{name} has an energy already; give {base}, or leave --energy {energy:g} out")
+        name = f"{base}@{energy!r}"
+    definition = sample(name)
+    if "@" not in name or definition == _samples()[base]:
+        return base
+    changed = definition.cm_energy if isinstance(definition, Collision) else definition.energy[0]
+    return f"{base}@{changed:.12g}"
 
 
 def make_generator(settings: GeneratorSettings, tracker_radius: float, tracker_half_length: float) -> Generator:
@@ -149,12 +182,12 @@ def make_generator(settings: GeneratorSettings, tracker_radius: float, tracker_h
 
         return HepMCGenerator(settings.hepmc, settings.seed, cylinder)
     assert settings.sample is not None
-    definition = sample(settings.sample)
+    name, definition = sample_name(settings.sample), sample(settings.sample)
     if isinstance(definition, Gun):
-        return GunGenerator(settings.sample, definition, settings.seed)
+        return GunGenerator(name, definition, settings.seed)
     from ringflow.sim.pythia import PythiaGenerator
 
-    return PythiaGenerator(settings.sample, definition, settings.seed, cylinder)
+    return PythiaGenerator(name, definition, settings.seed, cylinder)
 
 
 @cache

@@ -12,7 +12,7 @@ from ringflow.base.config import Settings
 class GeneratorSettings(Settings):
     """Where the collisions come from: a named sample, or a HepMC3 file."""
 
-    #: Name of a sample.
+    #: Name of a sample, at another energy with it: `ttbar@500`.
     sample: str | None = None
     #: HepMC3 file to read instead of a sample: plain, .gz or .zst.
     hepmc: Path | None = None

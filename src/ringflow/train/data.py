@@ -38,7 +38,7 @@ from ringflow.elements.batch import ElementBatch, build, from_block, join, targe
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.models.model import Model
 from ringflow.sim.detector import Detector
-from ringflow.sim.generator import GeneratedEvents, block_seed, sample
+from ringflow.sim.generator import GeneratedEvents, block_seed, sample_name
 from ringflow.sim.geometry import load_detector
 from ringflow.train import collisions
 from ringflow.train.batches import ChunkSource
@@ -111,8 +111,7 @@ def open_training_data(
 def require_data(settings: TrainSettings) -> None:
     """Refuse data that do not exist or cannot be learned from, before anything is made."""
     if settings.data.startswith(SIMULATED):
-        for name in _names(settings.data):
-            sample(name)
+        _names(settings.data)
         load_detector(settings.detector)
     else:
         for name in _names(settings.data):
@@ -145,7 +144,10 @@ def _names(data: str) -> list[str]:
     names = [name.strip() for name in data.removeprefix(SIMULATED).split(",") if name.strip()]
     if not names:
         raise UsageError(f"no data in {data!r}; give data=FOLDER of a dataset, or data=sim:ttbar,qq")
-    meant = names if data.startswith(SIMULATED) else [str(Path(name).resolve()) for name in names]
+    if data.startswith(SIMULATED):
+        meant = names = [sample_name(name) for name in names]
+    else:
+        meant = [str(Path(name).resolve()) for name in names]
     for number, name in enumerate(names):
         if meant[number] in meant[:number]:
             raise UsageError(f"{name!r} is twice in the data; name it once")

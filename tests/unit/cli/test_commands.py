@@ -84,6 +84,23 @@ def test_simulate_turns_flags_into_settings(command: Command, recipe: Callable[.
     assert (simulate.called[0][1], simulate.called[1]) == (tmp_path, {"overwrite": True})
     assert command("simulate", "production.events=5", "--hepmc", "a b.hepmc3", "--out", "x").code == 0
     assert settings_of(simulate).generator.model_dump() == {"sample": None, "hepmc": Path("a b.hepmc3"), "seed": 1}
+    for words, sample in ((["ttbar"], "ttbar@500"), (["generator.sample=gun_pion"], "gun_pion@500")):
+        assert command("simulate", *words, "--energy", "500.0", "--out", "x").code == 0
+        assert settings_of(simulate).generator.sample == sample
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ttbar", "--energy", "91"], "ttbar cannot be made at 91.0 GeV; give an energy from 340 to 3000 GeV"),
+        (["ttbar@500", "--energy", "91"], "ttbar@500 has an energy already; give ttbar, or leave --energy 91 out"),
+        (["--hepmc", "a.hepmc3", "--energy", "91"], "--energy 91 is for samples; the events of a file have theirs"),
+    ],
+)
+def test_an_impossible_energy_is_one_line(command: Command, words: list[str], message: str) -> None:
+    done = command("simulate", *words, "--out", "x")
+    assert (done.code, done.stdout) == (2, "")
+    assert message in " ".join(done.stderr.split())
 
 
 def test_json_is_all_there_is_on_stdout(command: Command, recipe: Callable[..., Recorder]) -> None:

@@ -68,6 +68,7 @@ def test_two_tops_of_six_jets() -> None:
     assert found["W"] == pytest.approx([80.4, 80.4])
     assert found["top"] == pytest.approx([172.5, 172.5])
     assert measured("ttbar", event_of(np.concatenate(tops)), np.array([[0.0, 0, 50, 50]]))["top"] == []
+    assert measured("ttbar@500", event_of(np.concatenate(tops)), np.zeros((1, 4))) == found
 
 
 def test_the_thrust_axis_is_the_longest_sum_and_that_of_its_own_hemisphere() -> None:

@@ -59,6 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     ("overrides", "kind", "message"),
     [
         (["generator.sample=tbar"], UsageError, "unknown sample 'tbar'; did you mean 'ttbar'"),
+        (["generator.sample=ttbar@91"], UsageError, "ttbar cannot be made at 91 GeV; give an energy from 340 to 3000"),
         (["generator.sample=ttbar", "detector=clik"], UsageError, "unknown detector 'clik'.*did you mean 'clic'"),
         ([], UsageError, "give a sample or a HepMC file"),
         (["generator.hepmc=nowhere.hepmc3"], InputFileError, "nowhere.hepmc3: no such HepMC file"),
@@ -112,7 +113,17 @@ def test_the_summary_and_settings_that_ask_for_the_same_again(tmp_path: Path) ->
     assert summary["events_per_second"] > 0
     read = SimulateSettings.resolve(tmp_path / "d" / "settings.toml", ["production.workers=2"])
     assert simulate(read, tmp_path / "d")["events_per_second"] == 0
-    for override in ("generator.seed=2", "generator.sample=qq", "detector=cld", "production.block_events=10"):
+    same = settings(*TTBAR, "generator.sample=ttbar@380")
+    assert simulate(same, tmp_path / "d")["events_per_second"] == 0
+    simulate(settings(*TTBAR, "generator.sample=ttbar@5e2"), tmp_path / "high")
+    assert json.loads((tmp_path / "high" / "manifest.json").read_text())["sample"] == "ttbar@500"
+    for override in (
+        "generator.seed=2",
+        "generator.sample=ttbar@500",
+        "generator.sample=qq",
+        "detector=cld",
+        "production.block_events=10",
+    ):
         refused = override.split("=")[0] + "=.*choose another folder, or replace it with --overwrite"
         with pytest.raises(UsageError, match=refused):
             simulate(settings(*TTBAR, override), tmp_path / "d")

@@ -10,7 +10,16 @@ import pydantic
 import pytest
 
 from ringflow.base.errors import UsageError
-from ringflow.sim.generator import Gun, GunGenerator, event_key, make_generator, sample, sample_names
+from ringflow.sim.generator import (
+    Collision,
+    Gun,
+    GunGenerator,
+    event_key,
+    make_generator,
+    sample,
+    sample_name,
+    sample_names,
+)
 from ringflow.sim.settings import GeneratorSettings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -29,6 +38,13 @@ def test_the_reference_lists_every_sample_with_its_description() -> None:
     ("given", "message"),
     [
         ({"sample": "tbar"}, r"unknown sample 'tbar'; did you mean 'ttbar'\? samples: ttbar, qq"),
+        ({"sample": "tbar@500"}, r"unknown sample 'tbar'; did you mean 'ttbar'\?"),
+        ({"sample": "ttbar@"}, r"'' in 'ttbar@' is not an energy; give it in GeV, as in ttbar@"),
+        ({"sample": "ttbar@high"}, r"'high' in 'ttbar@high' is not an energy"),
+        ({"sample": "ttbar@250"}, r"ttbar cannot be made at 250 GeV; give an energy from 340 to 3000 GeV"),
+        ({"sample": "ttbar@nan"}, r"ttbar cannot be made at nan GeV"),
+        ({"sample": "ttbar_pu10@3e5"}, r"ttbar_pu10 cannot be made at 3e5 GeV"),
+        ({"sample": "gun_neutron@0.5"}, r"PDG 2112 needs more than the lowest energy, 0\.5 GeV"),
         ({}, "give a sample or a HepMC file, not neither"),
         ({"sample": "ttbar", "hepmc": Path("a.hepmc")}, r"not both 'ttbar' and 'a\.hepmc'"),
     ],
@@ -78,6 +94,32 @@ def test_one_particle_from_the_origin_flat_in_its_ranges(name: str) -> None:
         # A flat distribution fills every tenth of its range with 200 of 2000, give or take 13.
         filled = np.histogram(values, bins=10, range=(low, high))[0]
         assert 135 < filled.min() <= filled.max() < 265
+
+
+@pytest.mark.parametrize("name", sample_names())
+def test_every_sample_has_an_energy_that_can_be_set(name: str) -> None:
+    definition, changed = sample(name), sample(f"{name}@500")
+    if isinstance(definition, Collision):
+        assert isinstance(changed, Collision)
+        low, high = definition.energies
+        assert low <= definition.cm_energy <= high
+        assert (changed.cm_energy, changed.pythia) == (500.0, definition.pythia)
+        assert changed.overlay is None or changed.overlay.sample == "gamma_gamma@500"
+        assert sample_name(f"{name}@{definition.cm_energy}") == name
+        assert sample(name) == definition
+    else:
+        assert changed.energy == (500.0, 500.0)
+    assert sample_name(f"{name}@500.0") == sample_name(name, 500) == f"{name}@500"
+    assert sample_name(name) == name
+
+
+def test_an_energy_makes_events_of_its_own() -> None:
+    events = make_generator(GeneratorSettings(sample="gun_photon@12.5"), 1486.0, 2190.0).generate(0, 5)
+    assert events.energy == pytest.approx(12.5)
+    assert sample_name("zuds_91", 91.1876) == "zuds_91@91.1876"
+    assert sample_name("gun_pion", 1e-1 + 0.2) == "gun_pion@0.3"
+    with pytest.raises(UsageError, match="ttbar@500 has an energy already; give ttbar, or leave --energy 600 out"):
+        sample_name("ttbar@500", 600)
 
 
 def test_an_energy_below_the_mass_is_refused() -> None:

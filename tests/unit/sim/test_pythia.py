@@ -12,7 +12,7 @@ from ringflow.sim.pythia import Cylinder, PythiaGenerator, PythiaSource, reseed,
 
 CYLINDER = (1486.0, 2190.0)
 # gamma_gamma and ttbar_pu10 take seconds to start: they share one generator below.
-QUICK = ("ttbar", "zh", "zuds_91")
+QUICK = ("ttbar", "zh", "zuds_91", "ttbar@500", "qq@20", "ww@157", "zh@3000")
 
 
 def collision(name: str) -> Collision:

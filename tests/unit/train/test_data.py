@@ -96,12 +96,13 @@ def test_no_seed_given_by_hand_makes_the_events_of_a_training() -> None:
 
 def test_simulated_data_of_settings() -> None:
     before = set(multiprocessing.active_children())
-    asked = settings("data=sim:gun_photon,gun_pion", "source.block_events=2")
+    asked = settings("data=sim:gun_photon@20.0,gun_pion", "source.block_events=2")
     with open_training_data(asked, CPU, Path("unused")) as data:
-        assert {name: len(block) for name, block in data.validate.blocks.items()} == {"gun_photon": 2, "gun_pion": 2}
+        assert {name: len(block) for name, block in data.validate.blocks.items()} == {"gun_photon@20": 2, "gun_pion": 2}
+        assert data.validate.blocks["gun_photon@20"]["particle"]["energy"].tolist() == [20.0, 20.0]
         assert data.validation.num_events == 4
         assert data.sources[0].chunk(0).num_events == 8  # whole blocks of both samples
-        assert [entry["simulated"] for entry in data.card["data"]] == ["gun_photon", "gun_pion"]
+        assert [entry["simulated"] for entry in data.card["data"]] == ["gun_photon@20", "gun_pion"]
         learned = set(data.sources[0].chunk(0).reference_N4[:, 3].tolist())
         assert not learned & set(data.validation.reference_N4[:, 3].tolist())
     assert set(multiprocessing.active_children()) <= before
@@ -136,6 +137,9 @@ def test_datasets_of_settings(tmp_path: Path) -> None:
         ("sim:ttbat", UsageError, "unknown sample 'ttbat'; did you mean 'ttbar'?"),
         ("sim:", UsageError, "no data in 'sim:'"),
         ("sim:ttbar,qq,ttbar", UsageError, "'ttbar' is twice"),
+        ("sim:ttbar@500,ttbar@5e2", UsageError, "'ttbar@500' is twice"),
+        ("sim:ttbar,ttbar@380", UsageError, "'ttbar' is twice"),
+        ("sim:ttbar@100", UsageError, "ttbar cannot be made at 100 GeV; give an energy from 340 to 3000 GeV"),
         (" , ", UsageError, "give data=FOLDER"),
         ("nowhere", DatasetError, "no dataset at nowhere"),
     ],
