@@ -76,11 +76,9 @@ def main() -> None:
 
 
 def _figures(entry: dict[str, Any]) -> dict[str, Any]:
-    """Figures with their 68 % intervals, and how much of the way from the rules to perfect association is gone."""
+    """Figures with their 68 % intervals."""
     found = {name: {figure: entry["reconstructions"][name][figure] for figure in FIGURES} for name in RECONSTRUCTIONS}
-    widths = [found[name]["jet_iqr_over_median"]["value"] for name in RECONSTRUCTIONS]
-    closed = (widths[1] - widths[2]) / (widths[1] - widths[0])
-    return {"events": entry["events"], "manifest_sha256": entry["manifest_sha256"], "gap_closed": closed, **found}
+    return {"events": entry["events"], "manifest_sha256": entry["manifest_sha256"], **found}
 
 
 def page(card: dict[str, Any]) -> str:
@@ -104,17 +102,15 @@ def page(card: dict[str, Any]) -> str:
         "",
         "## Test",
         "",
-        "Half widths of the 68 % intervals behind the numbers. Widths are IQR / median. Gap: share of the way from the rules "
-        "to perfect association in the width of jets.",
+        "Half widths of the 68 % intervals behind the numbers. Widths are IQR / median.",
         "",
-        "| sample | events | reconstruction | " + " | ".join(FIGURES.values()) + " | gap closed |",
-        "|---|---|---|" + "---|" * (len(FIGURES) + 1),
+        "| sample | events | reconstruction | " + " | ".join(FIGURES.values()) + " |",
+        "|---|---|---|" + "---|" * len(FIGURES),
     ]
     for name, entry in card["test"].items():
         for reconstruction in RECONSTRUCTIONS:
             cells = " | ".join(_cell(entry[reconstruction][figure]) for figure in FIGURES)
-            closed = f"{entry['gap_closed']:.0%}" if reconstruction == "model" else ""
-            lines.append(f"| {name} | {entry['events']} | {reconstruction} | {cells} | {closed} |")
+            lines.append(f"| {name} | {entry['events']} | {reconstruction} | {cells} |")
     return "\n".join([*lines, "", "## Limits", "", *(f"- {limit}" for limit in card["limits"])]) + "\n"
 
 

@@ -42,14 +42,15 @@ def show_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
-    """Rows of a check; a column `ok` is shown as PASS or FAIL. The exit code: 1 if one of them fails."""
+    """Rows of a check; a column `ok` is shown as PASS or FAIL, None as no verdict. The exit code: 1 if one of them fails."""
     if as_json:
         print_json(rows)
     elif rows:
         columns = ["verdict" if name == "ok" else name for name in rows[0]]
         table(title, columns, [[_cell(name, value) for name, value in row.items()] for row in rows])
-    failed = sum(not row["ok"] for row in rows)
-    say(f"{len(rows) - failed} of {len(rows)} passed")
+    judged = [row["ok"] for row in rows if row["ok"] is not None]
+    failed = judged.count(False)
+    say(f"{len(judged) - failed} of {len(judged)} passed")
     return int(failed > 0)
 
 
@@ -108,4 +109,5 @@ def word(value: object) -> str:
 
 
 def _cell(name: str, value: object) -> str:
-    return ("PASS" if value else "FAIL") if name == "ok" else word(value)
+    verdict = "-" if value is None else "PASS" if value else "FAIL"
+    return verdict if name == "ok" else word(value)

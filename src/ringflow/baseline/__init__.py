@@ -1,1 +1,1 @@
-"""Rule-based particle flow, and perfect particle flow: what a model has to beat, and what it cannot."""
+"""Rule-based particle flow, and perfect particle flow: what a model is held against."""

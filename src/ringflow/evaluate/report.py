@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +34,8 @@ _FIRST = ("jet_response", "jet_width_pt", "met_response", "visible_energy", "mis
 #: Jets of the truth targets must agree with those of the visible truth this well.
 CLOSURE = 0.01
 
-#: Made with the help of the truth: bounds to compare with, not competitors.
-BOUNDS = ("target", "perfect")
+#: Made with the help of the truth: landmarks to compare with, not competitors, and none that cannot be passed but the target.
+LANDMARKS = ("target", "perfect")
 
 Metrics = Mapping[str, Mapping[str, Any]]  # of every reconstruction, or sections of them
 #: Of one sample: a block of one event to be drawn, and its candidates by reconstruction.
@@ -221,7 +220,9 @@ def best_of(parts: Mapping[str, Measured | None], better: str, won: Mapping[tupl
 
     `won[(a, b)]` is what a paired comparison of a with b found and takes precedence over their separate intervals.
     """
-    known = {name: bounds for name, part in parts.items() if name not in BOUNDS and (bounds := _bounds(part, better))}
+    known = {
+        name: bounds for name, part in parts.items() if name not in LANDMARKS and (bounds := _bounds(part, better))
+    }
     if len(known) < 2 or not better:
         return None
     for name in known:
@@ -255,13 +256,12 @@ class Finding(NamedTuple):
     theirs: str
     change: str
     tone: str  # better, worse or open
-    gap: str  # share of the distance to the perfect reconstruction that is closed; empty if that means nothing
 
 
 def findings(name: str, sample: Mapping[str, Any]) -> Iterator[Finding]:
     """Everyone against the rules, or the rules alone against the perfect reconstruction, in every headline of a sample."""
     metrics = sample["reconstructions"]
-    contenders = [one for one in metrics if one not in BOUNDS]
+    contenders = [one for one in metrics if one not in LANDMARKS]
     reference = "baseline" if "baseline" in contenders else next(iter(contenders), "")
     pairs = [(one, reference) for one in contenders if one != reference]
     if len(contenders) == 1 and "perfect" in metrics:
@@ -271,14 +271,11 @@ def findings(name: str, sample: Mapping[str, Any]) -> Iterator[Finding]:
             quotient = _ratio(sample.get("comparisons") or [], metric.key, challenger, reference)
             if quotient is None:
                 continue
-            ours, theirs, bound = (
-                (metrics.get(who) or {}).get(metric.key) for who in (challenger, reference, "perfect")
-            )
-            gap = "" if reference == "perfect" else _gap(ours, theirs, bound)
+            ours, theirs = ((metrics.get(who) or {}).get(metric.key) for who in (challenger, reference))
             _, low, high = quotient
             tone = "better" if (high < 1.0) == (metric.better == "lower") else "worse"
             tone = "open" if low <= 1.0 <= high or low == high else tone
-            said = map(_unbroken, (written(ours, metric), written(theirs, metric), _change(*quotient), tone, gap))
+            said = map(_unbroken, (written(ours, metric), written(theirs, metric), _change(*quotient), tone))
             yield Finding(name, metric, challenger, reference, *said)
 
 
@@ -299,21 +296,6 @@ def _ratio(
             value, low, high = found
             return (1.0 / value, 1.0 / high, 1.0 / low) if all(found) else None
     return None
-
-
-def _gap(ours: Measured | None, theirs: Measured | None, bound: Measured | None) -> str:
-    """Share of the way from the reference to the perfect reconstruction, with its interval."""
-    known = [(value, (high - low) / 2) for value, low, high in filter(None, map(_interval, (ours, theirs, bound)))]
-    if len(known) < 3:
-        return ""
-    (here, here_error), (there, there_error), (end, end_error) = known
-    distance = there - end
-    if abs(distance) <= 2 * math.hypot(there_error, end_error):
-        return ""  # nothing left to win
-    share = (there - here) / distance
-    error = math.hypot(here_error, (1 - share) * there_error, share * end_error) / abs(distance)
-    percent = f"{100 * share:.0f} % [{100 * (share - error):.0f}, {100 * (share + error):.0f}]"
-    return percent.replace("-", "−")
 
 
 def _change(value: float, low: float, high: float) -> str:

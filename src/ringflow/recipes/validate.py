@@ -1,7 +1,8 @@
 """`ringflow validate`: hold a detector and the rules against what is published of the real one, one row per figure.
 
 The figures are in the detector's own file, with their source. A detector without any is held to what every detector must
-do: a flat response, no track beyond its acceptance, exact accounting, and rules as good as Pandora's.
+do: a flat response, no track beyond its acceptance, exact accounting. Jets of the rules are shown beside what is published of
+Pandora without a verdict: a simulation that was chosen to please them would judge itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from ringflow.event.particles import PHOTON as PHOTON_LABEL
 from ringflow.sim.blocks import BARREL, Floats, Observation, Shot, observe, run_all, simulate_shot
 from ringflow.sim.geometry import DetectorGeometry, PublishedTrackResolution, load_detector
 
-PHOTON, PION, LONG_LIVED_KAON, MUON = 22, 211, 130, 13
+PHOTON, PION, LONG_LIVED_KAON, NEUTRON, MUON = 22, 211, 130, 2112, 13
+#: A silicon-tungsten ECAL in the beam was linear to about 1 % from 6 to 45 GeV [CALICE, arXiv:0811.2354].
+_PHOTON_LINEARITY = 0.01
+#: A soft neutron, GeV. Nucleons can leave their kinetic energy [CALICE, arXiv:1412.2653]; the scale is that of kaons, which leave
+#: everything.
+_SOFT_NEUTRON, _NEUTRON_MASS = 2.5, 0.93957
 LINEARITY_ENERGIES = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 TRACK_PT = (10.0, 100.0)
 #: |eta| ranges of the published photon identification, and what was published there.
@@ -61,6 +67,7 @@ def _shots(geometry: DetectorGeometry, detector: str, events: int, seed: int) ->
     for kind, pdg in (("photon", PHOTON), ("neutral hadron", LONG_LIVED_KAON)):
         for energy in LINEARITY_ENERGIES:
             shots[f"{kind} {energy:g}"] = Shot(detector, (pdg,), energy, BARREL, events, seed)
+    shots["soft neutron"] = Shot(detector, (NEUTRON,), _SOFT_NEUTRON, BARREL, events, seed)
     for region in geometry.published.tracks if geometry.published else []:
         eta = 0.5 * sum(region.eta)
         at = (math.tanh(eta) - 1e-6, math.tanh(eta) + 1e-6)
@@ -85,15 +92,18 @@ def _gun_rows(seen: dict[str, Observation], geometry: DetectorGeometry) -> Itera
     from ringflow.elements.shapes import hadronic_scale
 
     scale, published = geometry.calibration, geometry.published
+
+    def at_hadronic_scale(raw: Floats) -> Floats:
+        scaled: Floats = hadronic_scale(torch.as_tensor(raw), scale.hadronic_energy, scale.hadronic_factor).numpy()
+        return scaled
+
     for kind, where, energies in (
         ("photon", "barrel", (10.0, 50.0, 100.0)),
         ("neutral hadron", "central", (10.0, 20.0, 50.0)),
     ):
         measured = {energy: seen[f"{kind} {energy:g}"].calorimeter for energy in LINEARITY_ENERGIES}
         if kind != "photon":
-            for energy, raw in measured.items():
-                scaled = hadronic_scale(torch.as_tensor(raw), scale.hadronic_energy, scale.hadronic_factor)
-                measured[energy] = scaled.numpy()
+            measured = {energy: at_hadronic_scale(raw) for energy, raw in measured.items()}
         if published:
             of = published.photon if kind == "photon" else published.hadron
             for energy in energies:
@@ -103,7 +113,13 @@ def _gun_rows(seen: dict[str, Observation], geometry: DetectorGeometry) -> Itera
         responses = [float(np.mean(values)) / energy for energy, values in measured.items()]
         middle = sum(responses) / len(responses)
         deviation = max(abs(value / middle - 1.0) for value in responses)
-        yield row(f"{kind} response, 2-100 GeV, largest deviation from its mean", 0.0, deviation, high=0.03)
+        reference = _PHOTON_LINEARITY if kind == "photon" else 0.0
+        yield row(f"{kind} response, 2-100 GeV, largest deviation from its mean", reference, deviation, high=0.03)
+    hard = float(np.mean(at_hadronic_scale(seen["neutral hadron 50"].calorimeter))) / 50.0
+    yield row("K0L response, 50 GeV, calibrated with K0L", 1.0, hard, low=0.97, high=1.03)
+    soft = float(np.mean(at_hadronic_scale(seen["soft neutron"].calorimeter))) / _SOFT_NEUTRON
+    available = round(1.0 - _NEUTRON_MASS / _SOFT_NEUTRON, 4)
+    yield within(f"neutron response, {_SOFT_NEUTRON:g} GeV, calibrated with K0L", available, soft, 0.15)
     for region in published.tracks if published else []:
         for pt in TRACK_PT:
             name = _track_name(region, pt)
@@ -175,7 +191,7 @@ def identified(shot: Shot) -> tuple[int, int]:
 def _collision_rows(
     geometry: DetectorGeometry, ttbar: Collisions, zuds_91: Collisions, zuds_380: Collisions
 ) -> Iterator[Row]:
-    """Published of the rules: Pandora 4-5 % and 3-4 % for Z to uds, 0.061 in a full simulation of ttbar."""
+    """Published of Pandora: 3.7 % and 2.9 % for Z to uds [CLIC, ILD notes]; 0.061 in full simulation of ttbar."""
     if geometry.published:
         hits = geometry.published.ttbar_hits
         median = float(np.median(ttbar.hits))
@@ -183,10 +199,10 @@ def _collision_rows(
     worst = float(zuds_91.accounting.max())
     yield row("Z to uds at 91 GeV: energy of targets against visible particles, worst event", 0.0, worst, high=1e-5)
     resolution = "rules: jet energy resolution (RMS90), Z to uds"
-    yield row(f"{resolution}, 45.5 GeV jets, barrel", 0.045, zuds_91.figures["rms90_jer"], high=0.055)
-    yield row(f"{resolution}, 190 GeV jets, barrel", 0.035, zuds_380.figures["rms90_jer"], high=0.045)
+    yield beside(f"{resolution}, 45.5 GeV jets, barrel", 0.037, zuds_91.figures["rms90_jer"])
+    yield beside(f"{resolution}, 190 GeV jets, barrel", 0.029, zuds_380.figures["rms90_jer"])
     spread = ttbar.figures["jet_iqr_over_median"]
-    yield row("rules: jet response IQR/median, ttbar at 380 GeV", 0.061, spread, high=0.075)
+    yield beside("rules: jet response IQR/median, ttbar at 380 GeV", 0.061, spread)
 
 
 def _photon_rows(found: Floats) -> Iterator[Row]:
@@ -199,6 +215,11 @@ def within(name: str, published: float, measured: float, relative: float) -> Row
     """A figure that must lie within a relative distance of the published one."""
     low, high = (float(f"{published * (1 + side * relative):.4g}") for side in (-1, 1))
     return row(name, published, measured, low, high)
+
+
+def beside(name: str, published: float, measured: float) -> Row:
+    """A figure without a verdict."""
+    return {"name": name, "published": published, "measured": measured, "accept": "shown only", "ok": None}
 
 
 def row(name: str, published: float, measured: float, low: float | None = None, high: float | None = None) -> Row:
