@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringflow.elements.helix import BENDING, Helix
+from ringflow.elements.helix import Helix
+from ringflow.event.particles import BENDING
 
 FIELD = 4.0
 momentum = st.floats(0.05, 200.0)

@@ -7,6 +7,7 @@ particles; straight lines (neutral particles) are helices of no curvature.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,12 +15,9 @@ from torch import Tensor
 
 from ringflow.elements.shapes import normal_of_side
 from ringflow.elements.tables import ColumnTable
-from ringflow.event.particles import SPEED_OF_LIGHT
+from ringflow.event.particles import BENDING
 
 Vector = tuple[Tensor, Tensor, Tensor]
-
-#: Turning rate of a unit charge: pt [GeV] = BENDING * B [T] * radius [mm].
-BENDING = SPEED_OF_LIGHT * 1e-6
 
 #: Below this curvature times distance a path counts as straight; the sagitta is then under a nanometre in a detector.
 _STRAIGHT = 1e-9
@@ -123,6 +121,23 @@ class Helix(ColumnTable):
         """Path forward to a plane across the beam; infinite if it flies away from it."""
         path = (z - self.z) / torch.where(self.tan_lambda == 0.0, 1e-30, self.tan_lambda)
         return torch.where(path > 1e-6, path, torch.inf)
+
+    def to_faces(
+        self, radius: float, sides: int, half_length: float, endcaps: Sequence[tuple[float, float, float]]
+    ) -> tuple[Tensor, Tensor]:
+        """Path forward from inside to a barrel, round if it has no sides, else to the first of some endcaps (|z|, smallest and
+        largest radius) that is met, and which it is, 0 for the barrel; infinite if none is."""
+        barrel = self.to_sides(radius, sides) if sides else self.to_cylinder(radius)
+        z = self.z + torch.where(barrel.isfinite(), barrel, 0.0) * self.tan_lambda
+        path = torch.where(barrel.isfinite() & (z.abs() <= half_length), barrel, torch.inf)
+        face = torch.where(path.isfinite(), 0, len(endcaps))
+        for number, (plane, r_min, r_max) in enumerate(endcaps, 1):
+            there = self.to_plane(plane * self.tan_lambda.sign())
+            x, y, _ = self.position(torch.where(there.isfinite(), there, 0.0))
+            r = torch.hypot(x, y)
+            meets = path.isinf() & there.isfinite() & (r >= r_min) & (r <= r_max)
+            path, face = torch.where(meets, there, path), torch.where(meets, number, face)
+        return path, face
 
     def perigee(self) -> Vector:
         """Signed d0, z0 and azimuth at the point of closest approach to the beam axis."""

@@ -26,6 +26,8 @@ NEUTRINOS = (12, 14, 16)
 INVISIBLE = (*NEUTRINOS, 1000022, 1000039)
 
 SPEED_OF_LIGHT = 299.792458  # mm / ns
+#: Bending of a unit charge: pt [GeV] = BENDING * B [T] * radius [mm].
+BENDING = SPEED_OF_LIGHT * 1e-6
 
 
 class ParticleProperties(NamedTuple):

@@ -16,9 +16,9 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from ringflow.elements.helix import BENDING, Helix, Vector
+from ringflow.elements.helix import Helix, Vector
 from ringflow.elements.tables import ColumnTable
-from ringflow.event.particles import SPEED_OF_LIGHT, properties
+from ringflow.event.particles import BENDING, SPEED_OF_LIGHT, properties
 from ringflow.sim.flight import CHANNELS, NEUTRINO, Draw, Flight, SpeciesTable, born, tilted
 from ringflow.sim.geometry import TRACK_PARAMETERS, DetectorGeometry, ParameterResolution, TrackerGeometry
 
@@ -77,23 +77,8 @@ def cross_layers(helix: Helix, tracker: TrackerGeometry) -> Vector:
 
 def enter_calorimeter(helix: Helix, geometry: DetectorGeometry) -> tuple[Tensor, Tensor]:
     """Path to the calorimeter face and which face it is; infinite if it is never met."""
-    side = helix.tan_lambda.sign()
-    barrel = helix.to_sides(geometry.face_radius, geometry.sides)
-    z_barrel = helix.z + torch.where(barrel.isfinite(), barrel, 0.0) * helix.tan_lambda
-    in_barrel = barrel.isfinite() & (z_barrel.abs() <= geometry.ecal.barrel.half_length)
-
-    def plane_within(z: float, r_min: float, r_max: float) -> tuple[Tensor, Tensor]:
-        path = helix.to_plane(z * side)
-        x, y, _ = helix.position(torch.where(path.isfinite(), path, 0.0))
-        r = torch.hypot(x, y)
-        return path, path.isfinite() & (r >= r_min) & (r <= r_max)
-
-    ecal, hcal = geometry.ecal.endcap, geometry.hcal.endcap
-    endcap, in_endcap = plane_within(ecal.inner, ecal.r_min, ecal.r_max)
-    hadronic, in_hadronic = plane_within(hcal.inner, hcal.r_min, hcal.r_max)
-    face = torch.where(in_barrel, BARREL_FACE, torch.where(in_endcap, ENDCAP_FACE, HADRONIC_FACE))
-    path = torch.where(in_barrel, barrel, torch.where(in_endcap, endcap, hadronic))
-    return torch.where(in_barrel | in_endcap | in_hadronic, path, torch.inf), face
+    endcaps = [(endcap.inner, endcap.r_min, endcap.r_max) for endcap in (geometry.ecal.endcap, geometry.hcal.endcap)]
+    return helix.to_faces(geometry.face_radius, geometry.sides, geometry.ecal.barrel.half_length, endcaps)
 
 
 def fly(

@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from scipy.stats import norm, t
 
-from ringflow.elements.helix import BENDING, Helix
+from ringflow.elements.helix import Helix
 from ringflow.elements.shapes import Face
-from ringflow.event.particles import properties
+from ringflow.event.particles import BENDING, properties
 from ringflow.sim.flight import CHANNELS, Draw, Flight, SpeciesTable
 from ringflow.sim.geometry import DetectorGeometry, load_detector
 from ringflow.sim.tracker import (

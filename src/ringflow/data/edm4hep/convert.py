@@ -6,9 +6,9 @@ and decayed before the calorimeter stands for its products, as in the simulation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, References, 
 from ringflow.data.edm4hep.profile import HitSource, Profile, TrackSource, TruthSource
 from ringflow.event.block import Collection, cast
 from ringflow.event.particles import (
+    BENDING,
     CHARGED_HADRON,
     ELECTRON,
     MUON,
@@ -27,12 +28,15 @@ from ringflow.event.particles import (
     SPEED_OF_LIGHT,
     label_of,
     lookup,
-    properties,
 )
 from ringflow.event.schema import COLLECTIONS, SUBSYSTEMS
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ringflow.elements.helix import Helix
+
 Columns = dict[str, Array]
-Double = npt.NDArray[np.float64]
 
 _POSITION = {axis: f"position.{axis}" for axis in "xyz"}
 #: Our columns and the members that hold them; a track and its states are more than that.
@@ -57,17 +61,16 @@ _STATE = {
 #: Masses (GeV) below which a particle without a PDG number is an electron, or a muon, or (if neutral) a photon.
 _ELECTRON_BELOW, _MUON_BELOW, _PHOTON_BELOW = 0.05, 0.12, 0.3
 
-#: pt [GeV] = BENDING * B [T] / |omega| [1/mm]
-BENDING = SPEED_OF_LIGHT * 1e-6
-AT_INTERACTION_POINT, AT_CALORIMETER = 1, 4
+AT_INTERACTION_POINT, AT_LAST_HIT, AT_CALORIMETER = 1, 3, 4
 #: States in the order in which they describe the track at the beam: there, unnamed, at a vertex, first hit, last hit.
 _NEAR_BEAM = (AT_INTERACTION_POINT, 0, 5, 2, 3, AT_CALORIMETER)
 _STRAIGHT = 1e-9  # 1/mm; an omega of nothing would be an infinite momentum
 #: A particle that turns more often has lost its energy on the way, as in the simulation.
 _MOST_TURNS = 2.0
-_PION_MASS = properties(211).mass
-#: Place of the variances in the lower triangle of the covariance of (d0, phi, omega, z0, tan lambda), which has 15 numbers.
-_VARIANCES = {"d0": 0, "phi": 2, "pt": 5, "z0": 9, "theta": 14}
+#: Parameters of a state in the order of their covariance.
+_FITTED = ("d0", "phi", "omega", "z0", "tan_lambda")
+_UNSET_TIME = -1.0
+_POINT, _DIRECTION, _LAST = (tuple(f"{name}{axis}" for axis in "xyz") for name in ("calo_", "calo_d", "last_"))
 
 #: Position of an object that was never given one.
 _NOWHERE = 1e-3  # mm from the origin
@@ -205,129 +208,137 @@ def _label(pdg: Rows, charge: Array, mass: Array) -> Array:
     return np.where(unknown, np.where(charge != 0, charged, neutral), known)
 
 
-@dataclass(frozen=True)
-class TrackHelix:
-    """Helices by their parameters at the point of closest approach to a reference point, signs as in EDM4hep."""
-
-    d0: Double
-    phi: Double
-    omega: Double
-    z0: Double
-    tan_lambda: Double
-    reference: tuple[Double, Double, Double]
-
-    def at_beam(self) -> TrackHelix:
-        """The same helices with the origin as reference point."""
-        x, y, z = self.reference
-        radius = 1.0 / self.omega
-        centre_x = x + (radius - self.d0) * np.sin(self.phi)
-        centre_y = y - (radius - self.d0) * np.cos(self.phi)
-        sign, distance = np.sign(self.omega), np.hypot(centre_x, centre_y)
-        phi = np.arctan2(sign * centre_x, -sign * centre_y)
-        turn = np.remainder(phi - self.phi + np.pi, 2.0 * np.pi) - np.pi
-        nothing = np.zeros_like(phi)
-        z0 = z + self.z0 + -turn * radius * self.tan_lambda
-        return TrackHelix(radius - sign * distance, phi, self.omega, z0, self.tan_lambda, (nothing, nothing, nothing))
-
-    def point(self, path: Double) -> tuple[Double, Double, Double]:
-        """Position after a transverse path from the point of closest approach."""
-        half_turn = -0.5 * self.omega * path
-        chord = path * np.sinc(half_turn / np.pi)
-        x, y, z = self.reference
-        return (
-            x - self.d0 * np.sin(self.phi) + chord * np.cos(self.phi + half_turn),
-            y + self.d0 * np.cos(self.phi) + chord * np.sin(self.phi + half_turn),
-            z + self.z0 + path * self.tan_lambda,
-        )
-
-    def direction(self, path: Double) -> tuple[Double, Double, Double]:
-        """Unit vector of the momentum after a transverse path."""
-        azimuth, cos_lambda = self.phi - self.omega * path, 1.0 / np.hypot(1.0, self.tan_lambda)
-        return cos_lambda * np.cos(azimuth), cos_lambda * np.sin(azimuth), cos_lambda * self.tan_lambda
-
-    def path_to_face(self, radius: float, z: float) -> tuple[Double, npt.NDArray[np.bool_]]:
-        """Transverse path from the origin's side to the calorimeter, and whether it gets there.
-
-        A path that never does ends where it turns back to the beam.
-        """
-        bend = 1.0 / np.abs(self.omega)
-        distance = np.abs(1.0 / self.omega - self.d0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            square = (radius**2 - self.d0**2) / (4.0 * distance * bend)
-            barrel = np.where(square <= 1.0, 2.0 * bend * np.arcsin(np.sqrt(np.clip(square, 0.0, 1.0))), np.inf)
-            endcap = (np.copysign(z, self.tan_lambda) - self.z0) / self.tan_lambda
-        path = np.minimum(barrel, np.where(endcap > 0.0, endcap, np.inf))
-        reaches = path <= 2.0 * np.pi * _MOST_TURNS * bend
-        return np.where(reaches, path, np.pi * bend), reaches
-
-
-def has_times(block: PodioBlock, source: TrackSource | None) -> bool:
-    """Whether states at the calorimeter carry times; many files have the member but never fill it."""
+def lacking_of_states(block: PodioBlock, source: TrackSource | None) -> set[str]:
+    """Columns of tracks that no state of theirs tells; many files have times but never fill them."""
     tracks = block.objects([source.collection], "chi2") if source else None
-    if tracks is None:
-        return False
-    location, time = (tracks.held("trackStates", name) for name in ("location", "time"))
-    return location is not None and time is not None and bool(np.any(time[1][location[1] == AT_CALORIMETER]))
+    location = tracks.held("trackStates", "location") if tracks is not None else None
+    if tracks is None or location is None:
+        return set()
+    time = tracks.held("trackStates", "time")
+    behind = np.isin(location[1], (AT_LAST_HIT, AT_CALORIMETER))
+    lacking = set() if time is not None and np.any(_is_measured(time[1]) & behind) else {"time"}
+    return lacking if np.any(location[1] == AT_LAST_HIT) else lacking | set(_LAST)
+
+
+def _is_measured(time: Array) -> Array:
+    """Whether times of states were ever set."""
+    return ~np.isin(time, (0.0, _UNSET_TIME))
 
 
 def track_columns(tracks: Objects, source: TrackSource, profile: Profile) -> Columns:
-    """Columns of the `track` collection without truth."""
+    """Columns of the `track` collection without truth: functions of hits and fitted parameters, as in the simulation."""
+    import torch
+
     found = {ours: tracks.held("trackStates", theirs) for ours, theirs in _STATE.items()}
     held = {name: part for name, part in found.items() if part is not None}
     if len(held) < len(found):
         raise InputFileError(
             f"{tracks.block.file.path}: {tracks.names[0]} has no track states; name another track collection"
         )
-    owner, state = held["omega"][0], {name: values for name, (_, values) in held.items()}
-    state["omega"] = np.where(
-        np.abs(state["omega"]) < _STRAIGHT, np.copysign(_STRAIGHT, state["omega"]), state["omega"]
-    )
+    owner, location = held["omega"][0], held["location"][1]
+    states = {name: torch.from_numpy(values) for name, (_, values) in held.items()}
+    straight = torch.where(states["omega"] < 0.0, -_STRAIGHT, _STRAIGHT)
+    states["omega"] = torch.where(states["omega"].abs() < _STRAIGHT, straight, states["omega"])
+    near = _nearest_beam(tracks, owner, location)
+    # A state in the origin was never set.
+    placed = np.where(np.hypot(held["x"][1], held["y"][1]) > 1.0, location, -1)
+    last, face = (_state_at(place, owner, placed, len(tracks)) for place in (AT_LAST_HIT, AT_CALORIMETER))
 
-    def helix_of(rows: Rows) -> TrackHelix:
-        of = {name: values[rows] for name, values in state.items()}
-        return TrackHelix(of["d0"], of["phi"], of["omega"], of["z0"], of["tan_lambda"], (of["x"], of["y"], of["z"]))
-
-    near = _nearest_beam(tracks, owner, state["location"])
-    helix = helix_of(near).at_beam()
-    columns: Columns = {
-        "pt": BENDING * profile.field / np.abs(helix.omega),
-        "eta": np.arcsinh(helix.tan_lambda),
-        "phi": helix.phi,
-        "charge": np.sign(helix.omega),
-        "d0": -helix.d0,
-        "z0": helix.z0,
+    fitted = {name: values[near] for name, values in states.items()}
+    d0, z0, phi = _helix(fitted).perigee()
+    made: dict[str, Tensor] = {
+        "pt": BENDING * profile.field / fitted["omega"].abs(),
+        "eta": torch.asinh(fitted["tan_lambda"]),
+        "phi": phi,
+        "charge": fitted["omega"].sign(),
+        "d0": d0,
+        "z0": z0,
     }
     covariance = tracks.held("trackStates", "covMatrix.values", "covMatrix")
     if covariance is not None:
-        over = {"pt": np.abs(helix.omega), "theta": 1.0 + helix.tan_lambda**2}
-        for name, place in _VARIANCES.items():
-            variance = covariance[1][near, place] if len(near) else np.zeros(0)  # nothing has no second axis
-            columns[f"sigma_{name}"] = np.sqrt(np.clip(np.nan_to_num(variance), 0.0, None)) / over.get(name, 1.0)
+        lower = covariance[1][near, :15] if len(near) else np.zeros((0, 15))  # nothing has no second axis
+        made |= _uncertainties(fitted, torch.from_numpy(lower))
+    # From the last hit, else from the beam, along the fitted helix; what does not get to the face stays at its last hit, or
+    # where it turns back.
+    beam = {**fitted, "d0": -d0, "z0": z0, "phi": phi, **{axis: torch.zeros_like(d0) for axis in "xyz"}}
+    has_last = torch.from_numpy(last >= 0)
+    start = _helix({name: torch.where(has_last, states[name][last], beam[name]) for name in beam})
+    path, reaches = _to_face(start, profile)
+    path = torch.where(reaches, path, torch.where(has_last, 0.0, torch.pi / start.turn.abs()))
+    given = reaches & torch.from_numpy(face >= 0)
+    at_face, nothing = _helix({name: values[face] for name, values in states.items()}), torch.zeros_like(path)
+    made["reaches_calo"] = reaches
+    for names, along, at in (
+        (_POINT, start.position(path), at_face.position(nothing)),
+        (_DIRECTION, start.direction(path), at_face.direction(nothing)),
+    ):
+        made |= {name: torch.where(given, b, a) for name, a, b in zip(names, along, at, strict=True)}
+    for name, point, place in zip(_LAST, _POINT, start.position(nothing), strict=True):
+        made[name] = torch.where(has_last, place, made[point])
+    columns: Columns = {name: values.numpy() for name, values in made.items()}
+    if (times := tracks.held("trackStates", "time")) is not None:
+        time = times[1]
+        # A track whose time was not measured counts as prompt.
+        columns["time"] = np.sqrt(sum(columns[name] ** 2 for name in _POINT)) / SPEED_OF_LIGHT
+        later = (start.length(path) / SPEED_OF_LIGHT).numpy()
+        for rows, known, add in ((last, last >= 0, later), (face, given.numpy(), 0.0)):
+            columns["time"] = np.where(known & _is_measured(time[rows]), time[rows] + add, columns["time"])
     optional = {"chi2": tracks.column("chi2"), "ndf": tracks.column("ndf"), "num_hits": tracks.lengths("trackerHits")}
     optional["dedx"] = _energy_loss(tracks, source)
-    columns |= {name: values for name, values in optional.items() if values is not None}
-    # Where it enters the calorimeter: from the state there, else along its helix. A state in the origin was never set.
-    there = np.flatnonzero((state["location"] == AT_CALORIMETER) & (np.hypot(state["x"], state["y"]) > 1.0))
-    face = np.full(len(tracks), -1, np.int64)
-    face[owner[there]] = there
-    given, nothing = face >= 0, np.zeros(np.count_nonzero(face >= 0))
-    path, reaches = helix.path_to_face(profile.face_radius, profile.face_z)
-    at_face = helix_of(face[given])
-    columns["reaches_calo"] = reaches | given
-    for name, along, at in (
-        ("calo_", helix.point(path), at_face.point(nothing)),
-        ("calo_d", helix.direction(path), at_face.direction(nothing)),
-    ):
-        for axis, values, known in zip("xyz", along, at, strict=True):
-            values[given] = known
-            columns[f"{name}{axis}"] = values
-    if (times := tracks.held("trackStates", "time")) is not None:
-        # Some tracks lack the state: as if they were pions.
-        stretch = np.hypot(1.0, helix.tan_lambda)
-        slower = np.hypot(1.0, _PION_MASS / (columns["pt"] * stretch))
-        columns["time"] = times[1][near] + path * stretch * slower / SPEED_OF_LIGHT
-        columns["time"][given] = times[1][face[given]]
-    return columns
+    return columns | {name: values for name, values in optional.items() if values is not None}
+
+
+def _state_at(place: int, owner: Rows, location: Rows, num_tracks: int) -> Rows:
+    """The state of each track at a place, -1 for none."""
+    rows = np.flatnonzero(location == place)
+    found = np.full(num_tracks, -1, np.int64)
+    found[owner[rows]] = rows
+    return found
+
+
+def _helix(state: Mapping[str, Tensor]) -> Helix:
+    """Of track states, from their points of closest approach to their reference points; signs there are those of EDM4hep."""
+    import torch
+
+    from ringflow.elements.helix import Helix
+
+    x = state["x"] - state["d0"] * torch.sin(state["phi"])
+    y = state["y"] + state["d0"] * torch.cos(state["phi"])
+    return Helix(x, y, state["z"] + state["z0"], state["phi"], state["tan_lambda"], -state["omega"])
+
+
+def _uncertainties(state: Mapping[str, Tensor], lower: Tensor) -> dict[str, Tensor]:
+    """From the lower triangle of the covariance; what was fitted elsewhere is brought to the beam."""
+    import torch
+
+    row, column = torch.tril_indices(len(_FITTED), len(_FITTED))
+    covariance = torch.zeros((len(lower), len(_FITTED), len(_FITTED)), dtype=lower.dtype)
+    covariance[:, row, column] = covariance[:, column, row] = lower
+    with torch.enable_grad():
+        fitted = {name: state[name].clone().requires_grad_() for name in _FITTED}
+        at_beam = dict(zip(("d0", "z0", "phi"), _helix({**state, **fitted}).perigee(), strict=True))
+        at_beam |= {name: fitted[name] for name in ("omega", "tan_lambda")}
+        sigma = {}
+        for name, values in at_beam.items():
+            slopes = torch.autograd.grad(
+                values.sum(), tuple(fitted.values()), retain_graph=True, materialize_grads=True
+            )
+            variance = torch.einsum("in,nij,jn->n", torch.stack(slopes), covariance, torch.stack(slopes))
+            sigma[name] = variance.nan_to_num(0.0, 0.0, 0.0).clamp_min(0.0).sqrt()
+    return {
+        "sigma_pt": sigma["omega"] / state["omega"].abs(),
+        "sigma_theta": sigma["tan_lambda"] / (1.0 + state["tan_lambda"] ** 2),
+        **{f"sigma_{name}": sigma[name] for name in ("phi", "d0", "z0")},
+    }
+
+
+def _to_face(helix: Helix, profile: Profile) -> tuple[Tensor, Tensor]:
+    """Path to the calorimeter face, and whether it is met before too many turns."""
+    import torch
+
+    endcaps = profile.endcaps or ((profile.face_z, 0.0, math.inf),)
+    path, _ = helix.to_faces(profile.face_radius, profile.sides or 0, profile.half_length or profile.face_z, endcaps)
+    return path, path <= 2.0 * torch.pi * _MOST_TURNS / helix.turn.abs()
 
 
 def _nearest_beam(tracks: Objects, owner: Rows, location: Rows) -> Rows:
@@ -453,7 +464,7 @@ def shapes_from_hits(hits: Columns, clusters: Columns, profile: Profile) -> Colu
         },
         torch.from_numpy(np.concatenate([label, empty])),
         num_clusters,
-        Face(profile.face_radius, profile.face_z),
+        Face(profile.face_radius, profile.face_z, profile.sides or 0),
         [in_front[name.split("_")[0]] for name in SUBSYSTEMS],
     )
     made["num_hits"][empty] = 0

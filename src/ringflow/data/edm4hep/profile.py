@@ -19,6 +19,7 @@ from ringflow.base.words import did_you_mean
 PROFILES = Path(__file__).parent / "profiles"
 
 Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Subsystem = Literal["ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap", "yoke_barrel", "yoke_endcap"]
 
@@ -92,8 +93,12 @@ class Profile(Settings):
     description: str
     detector: str  # name for datasets; decides which rules and models fit
     field: Positive
-    face_radius: Positive  # of the calorimeter in the barrel
+    face_radius: Positive  # of the calorimeter in the barrel, at the middle of a side
     face_z: Positive  # of the calorimeter in the endcaps
+    sides: int | None = Field(default=None, ge=3, le=64)  # of the barrel, one across x; round unless given
+    half_length: Positive | None = None  # of the barrel; up to face_z unless given
+    # |z|, smallest and largest radius of the endcaps, first the innermost; one at face_z down to the beam unless given.
+    endcaps: tuple[tuple[Positive, NotNegative, Positive], ...] | None = None
     event_header: str | None = None
     tracks: TrackSource | None = None
     clusters: ClusterSource | None = None

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import collect
-from ringflow.data.edm4hep.convert import Conversion, has_times
+from ringflow.data.edm4hep.convert import Conversion, lacking_of_states
 from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, infer_ids, listed
 from ringflow.data.edm4hep.profile import Profile, load_profile, profile_names
 from ringflow.data.manifest import EDM4HEP
@@ -105,10 +105,12 @@ class Edm4hepFile:
         self.event_numbers = self._event_numbers()
         self._left_out = set(profile.ignored_columns or ())
         look_at = range(min(_LOOK_AT, self.num_events))
-        if not has_times(PodioBlock(self._file, look_at, self._ids), self._present.tracks):
-            self._left_out.add("track_time")
         first = self._convert(look_at)
+        lacking = lacking_of_states(PodioBlock(self._file, look_at, self._ids), self._present.tracks)
+        self._left_out.update(parquet_name("track", column) for column in lacking)
         unfilled = _never_filled(first)
+        if "time" in lacking and "time" in first["track"].columns:
+            unfilled.add("track_time")
         self._left_out |= unfilled
         #: Whether tracks have the momentum of the particles made of them; None if the file does not tell.
         self.same_pt = self._verify_field(first)

@@ -21,11 +21,11 @@ import uproot
 
 from ringflow.base.errors import FailureError, InputFileError
 from ringflow.base.rundir import atomic_path
-from ringflow.data.edm4hep.convert import AT_CALORIMETER, AT_INTERACTION_POINT, BENDING
+from ringflow.data.edm4hep.convert import AT_CALORIMETER, AT_INTERACTION_POINT
 from ringflow.data.edm4hep.podio import Array, collection_id
 from ringflow.data.manifest import reason_of
 from ringflow.event.block import Collection, EventBlock
-from ringflow.event.particles import CHARGED_HADRON, ELECTRON, FORWARD_ELECTROMAGNETIC, MUON, PHOTON
+from ringflow.event.particles import BENDING, CHARGED_HADRON, ELECTRON, FORWARD_ELECTROMAGNETIC, MUON, PHOTON
 
 CANDIDATES, TRACKS, CLUSTERS = "RingflowPFOs", "RingflowTracks", "RingflowClusters"
 #: Calorimeters in the order of the clusters' subdetectorEnergies.
