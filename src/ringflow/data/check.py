@@ -23,7 +23,7 @@ from ringflow.data.manifest import KNOWN_FILES, MANIFEST_FILE, PACKED_FOLDER, SP
 from ringflow.data.read import UNREADABLE, is_whole, read_shard
 from ringflow.data.write import arrow_schema, file_hash
 from ringflow.event.block import EventBlock, dangling
-from ringflow.event.particles import PARTICLE_CLASSES
+from ringflow.event.particles import PARTICLE_CLASSES, SPEED_OF_LIGHT
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, SUBSYSTEMS, parquet_name
 
 Row = dict[str, Any]
@@ -54,6 +54,12 @@ class Within(NamedTuple):
 NONE = Within(0, 0)
 #: Sums of float32 numbers, in whatever order, agree to this relative precision.
 _SUMS = Within(0, 1e-4)
+
+
+#: When the hits of any detector come (ns), by `hit_lateness`; light needs 4 ns and more to a calorimeter.
+PROMPT = Within(-3, 3)
+#: Hits that come later or earlier (ns) are noise, or of slow neutrons; fewer than these tell nothing.
+_MOST_LATENESS, _ENOUGH_HITS = 20.0, 30
 
 
 class _Plausible(NamedTuple):
@@ -261,6 +267,12 @@ def _gates(manifest: Manifest) -> Iterator[Gate]:
     yield Gate("labels", "", Within(0, last), partial(_every, "label", ("particle", "candidate")))
     yield Gate("target labels", "", Within(1, last), partial(_every, "label", ("target", "hit_target")))
     yield within("hit subsystems", "hit_subsystem", 0, len(SUBSYSTEMS) - 1)
+    yield Gate(
+        "median hit time after light from the collision [ns]",
+        "hit_time hit_x hit_y hit_z",
+        PROMPT,
+        lambda _, *hits: hit_lateness(*hits),
+    )
     # The finer columns of clusters; data that is older than they are, or of another detector, has none of them.
     for part in ("front", "peak"):
         needs, limits = f"cluster_{part}_energy cluster_ecal_energy", Within(0, 1.0001)
@@ -332,6 +344,17 @@ def _gates(manifest: Manifest) -> Iterator[Gate]:
     )
     needs = "particle_label particle_hit_target particle_energy particle_calo_energy"
     yield Gate("visible particles without a hit_target", needs, NONE, _lost_on_hits)
+
+
+def hit_lateness(time: Values, x: Values, y: Values, z: Values) -> Values:
+    """Median time (ns) of the hits after light from the collision would be there; nothing where there are few hits."""
+    late = (
+        time
+        - np.sqrt(np.square(x, dtype=np.float64) + np.square(y, dtype=np.float64) + np.square(z, dtype=np.float64))
+        / SPEED_OF_LIGHT
+    )
+    late = late[np.abs(late) < _MOST_LATENESS]
+    return np.median(late, keepdims=True) if len(late) >= _ENOUGH_HITS else np.zeros(0)
 
 
 def _kind(manifest: Manifest) -> str:

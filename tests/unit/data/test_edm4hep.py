@@ -16,7 +16,7 @@ from ringflow.base.errors import InputFileError, SettingsError, UsageError
 from ringflow.data.edm4hep import Edm4hepFile, load_profile, open_edm4hep, profile_names
 from ringflow.data.edm4hep.podio import PodioFile, collection_id
 from ringflow.event.block import EventBlock, concatenate
-from ringflow.event.particles import BENDING, CHARGED_HADRON, MUON, NONE, PHOTON
+from ringflow.event.particles import BENDING, CHARGED_HADRON, MUON, NONE, PHOTON, SPEED_OF_LIGHT
 from ringflow.event.schema import SUBSYSTEMS
 
 CLD = load_profile("cld")
@@ -114,7 +114,6 @@ def test_hits_clusters_and_candidates(block: EventBlock) -> None:
                 *map(SUBSYSTEMS.index, ("hcal_barrel", "yoke_endcap")),
             ],
             "cluster": [0, 0, 1, 1, 0, 0],
-            "time": [7.0, 8.0, 9.0, 10.0, 7.0, 7.0],
         },
         "cluster": {  # is what its hits are
             "energy": [6.25, 1.0],
@@ -135,7 +134,52 @@ def test_hits_clusters_and_candidates(block: EventBlock) -> None:
         for column, values in columns.items():
             assert block[name][column].tolist() == values, f"{name} {column}"
     assert block["cluster"]["x"][1] == pytest.approx(2172.5)
+    flight = np.sqrt(sum(block["hit"][axis] ** 2 for axis in "xyz")) / SPEED_OF_LIGHT
+    np.testing.assert_allclose(block["hit"]["time"] - flight, [0.0, 0.25, 0.5, 0.75, 0.0, 0.0], atol=1e-5)
     np.testing.assert_allclose(block["candidate"]["energy"], [11.2, 1.0, 2.1, 1.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("subtracted", [True, False])
+def test_hit_times_with_and_without_the_flight_of_light(subtracted: bool, tmp_path: Path) -> None:
+    """What the files of a detector have is a matter of its digitisation: a profile that says the wrong thing is refused."""
+    rng, size = np.random.default_rng(1), 300
+    azimuth = rng.uniform(-np.pi, np.pi, size)
+    place = np.stack([2200 * np.cos(azimuth), 2200 * np.sin(azimuth), rng.uniform(-2000, 2000, size)])
+    flight = np.linalg.norm(place, axis=0) / SPEED_OF_LIGHT
+    # A tenth of noise, which comes at any time.
+    late = np.where(np.arange(size) % 10 == 0, rng.uniform(-10, 100, size), rng.exponential(0.5, size))
+    content = Content()
+    content.drop("PandoraPFOs", "CalohitMCTruthLink")
+    content.members["ECALBarrel"] = {
+        "cellID": [[1 << 19] * size, [], []],
+        "energy": [[0.01] * size, [], []],
+        "time": [(late if subtracted else late + flight).tolist(), [], []],
+        **{f"position.{axis}": [values.tolist(), [], []] for axis, values in zip("xyz", place, strict=True)},
+    }
+    path = write_frame(tmp_path / "events.root", content)
+    with_flight = CLD.model_copy(update={"hit_times": None})
+    right, wrong = (CLD, with_flight) if subtracted else (with_flight, CLD)
+    file = Edm4hepFile(path, right)
+    hits = next(file.events())["hit"]
+    np.testing.assert_allclose(hits["time"][:size], late + flight, atol=1e-4)
+    assert any("flight of light subtracted" in note for note in file.notes) == subtracted
+    said = "from the collision" if subtracted else "flight subtracted"
+    other = "flight subtracted" if subtracted else "from the collision"
+    with pytest.raises(
+        InputFileError, match=rf"hit_times = '{said}', its hits come -?\d.* ns after .* hit_times = '{other}'"
+    ):
+        Edm4hepFile(path, wrong)
+    unread = wrong.model_copy(update={"ignored_columns": ("hit_time", "cluster_time")})
+    assert "time" not in Edm4hepFile(path, unread).columns["hit"]
+
+
+@pytest.mark.parametrize("left_out", ["tracks", "clusters"])
+def test_a_profile_without_tracks_or_clusters(left_out: str, tmp_path: Path) -> None:
+    file = Edm4hepFile(write_frame(tmp_path / "events.root", Content()), CLD.model_copy(update={left_out: None}))
+    assert left_out[:-1] not in file.columns
+    found = next(file.events())
+    assert found["candidate"].counts.tolist() == [3, 0, 1]
+    assert len(found["hit_target"])
 
 
 def test_blocks_cut_the_same_events(block: EventBlock, tmp_path: Path) -> None:

@@ -105,4 +105,4 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "outside_data.py"), run_name="__main__")
-    assert "55 of 55 gates passed" in capsys.readouterr().out
+    assert "56 of 56 gates passed" in capsys.readouterr().out

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ringflow.base.errors import InputFileError
 from ringflow.data.edm4hep.podio import Array, Objects, PodioBlock, References, Rows, relation_of, spread
-from ringflow.data.edm4hep.profile import HitSource, Profile, TrackSource, TruthSource
+from ringflow.data.edm4hep.profile import FLIGHT_SUBTRACTED, HitSource, Profile, TrackSource, TruthSource
 from ringflow.event.block import Collection, cast
 from ringflow.event.particles import (
     BENDING,
@@ -111,7 +111,7 @@ class Conversion:
         if self._tracks is not None and self._profile.tracks is not None:
             self._made["track"] = self._tracks.event, track_columns(self._tracks, self._profile.tracks, self._profile)
         if self._hits is not None:
-            self._made["hit"] = self._hits.event, hit_columns(self._hits, self._profile.hits or ())
+            self._made["hit"] = self._hits.event, hit_columns(self._hits, self._profile)
         if self._clusters is not None:
             self._made["cluster"] = self._clusters.event, self._cluster_columns(self._clusters)
         if self._particles is not None:
@@ -187,13 +187,14 @@ class Conversion:
         """In the schema's order and types, with rows sorted by event and indices that count within it."""
         sizes = {name: np.bincount(made[0], minlength=len(self._block.events)) for name, made in self._made.items()}
         first = {name: np.cumsum(number) - number for name, number in sizes.items()}
-        placed = {}
+        nowhere, placed = np.zeros(len(self._block.events), np.int64), {}
         for name in (name for name in COLLECTIONS if name in self._made):
             event, columns = self._made[name]
             for column in COLLECTIONS[name]:
                 if column.points_to is not None and column.name in columns:
                     index = columns[column.name]
-                    columns[column.name] = np.where(index >= 0, index - first[column.points_to][event], -1)
+                    start = first.get(column.points_to, nowhere)[event]
+                    columns[column.name] = np.where(index >= 0, index - start, -1)
             order = np.argsort(event, kind="stable")
             placed[name] = cast(name, sizes[name], {column: values[order] for column, values in columns.items()})
         return placed
@@ -279,13 +280,18 @@ def track_columns(tracks: Objects, source: TrackSource, profile: Profile) -> Col
     if (times := tracks.held("trackStates", "time")) is not None:
         time = times[1]
         # A track whose time was not measured counts as prompt.
-        columns["time"] = np.sqrt(sum(columns[name] ** 2 for name in _POINT)) / SPEED_OF_LIGHT
+        columns["time"] = distance(columns, "calo_") / SPEED_OF_LIGHT
         later = (start.length(path) / SPEED_OF_LIGHT).numpy()
         for rows, known, add in ((last, last >= 0, later), (face, given.numpy(), 0.0)):
             columns["time"] = np.where(known & _is_measured(time[rows]), time[rows] + add, columns["time"])
     optional = {"chi2": tracks.column("chi2"), "ndf": tracks.column("ndf"), "num_hits": tracks.lengths("trackerHits")}
     optional["dedx"] = _energy_loss(tracks, source)
     return columns | {name: values for name, values in optional.items() if values is not None}
+
+
+def distance(columns: Mapping[str, Array], prefix: str = "") -> Array:
+    """From the origin."""
+    return np.sqrt(sum(np.square(columns[f"{prefix}{axis}"], dtype=np.float64) for axis in "xyz"))
 
 
 def _state_at(place: int, owner: Rows, location: Rows, num_tracks: int) -> Rows:
@@ -371,11 +377,13 @@ def _energy_loss(tracks: Objects, source: TrackSource) -> Array | None:
     return loss / source.mip_dedx
 
 
-def hit_columns(hits: Objects, sources: Sequence[HitSource]) -> Columns:
+def hit_columns(hits: Objects, profile: Profile) -> Columns:
     """Columns of the `hit` collection without clusters."""
-    columns = hits.table(_HIT)
+    columns, sources = hits.table(_HIT), profile.hits or ()
     if (time := hits.column("time")) is not None:
         columns["time"] = time
+        if profile.hit_times == FLIGHT_SUBTRACTED and np.any(time):  # nothing but zeros was never filled
+            columns["time"] = time + distance(columns) / SPEED_OF_LIGHT
 
     def of_source(fact: Callable[[HitSource], float]) -> Array:
         return np.array([fact(source) for source in sources])[hits.source]

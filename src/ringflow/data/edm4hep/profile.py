@@ -21,6 +21,8 @@ PROFILES = Path(__file__).parent / "profiles"
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
+#: What light from the collision needs to a hit can be in its time, or not.
+FROM_COLLISION, FLIGHT_SUBTRACTED = "from the collision", "flight subtracted"
 Subsystem = Literal["ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap", "yoke_barrel", "yoke_endcap"]
 
 
@@ -103,6 +105,7 @@ class Profile(Settings):
     tracks: TrackSource | None = None
     clusters: ClusterSource | None = None
     hits: tuple[HitSource, ...] | None = None
+    hit_times: Literal["from the collision", "flight subtracted"] | None = None  # from the collision unless given
     layers: CalorimeterLayers | None = None
     truth: TruthSource | None = None
     candidates: str | None = None  # reconstructed particles, for example Pandora's

@@ -20,9 +20,10 @@ import numpy.typing as npt
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import collect
+from ringflow.data.check import PROMPT, hit_lateness
 from ringflow.data.edm4hep.convert import Conversion, lacking_of_states
 from ringflow.data.edm4hep.podio import PodioBlock, PodioFile, infer_ids, listed
-from ringflow.data.edm4hep.profile import Profile, load_profile, profile_names
+from ringflow.data.edm4hep.profile import FLIGHT_SUBTRACTED, FROM_COLLISION, Profile, load_profile, profile_names
 from ringflow.data.manifest import EDM4HEP
 from ringflow.data.production import PlannedShard, Request, produce
 from ringflow.data.read import Dataset
@@ -114,6 +115,7 @@ class Edm4hepFile:
         self._left_out |= unfilled
         #: Whether tracks have the momentum of the particles made of them; None if the file does not tell.
         self.same_pt = self._verify_field(first)
+        self._verify_hit_times(first)
         self.columns = columns_of(self._kept(first))
         #: Whether there are targets to compare a reconstruction with.
         self.has_truth = "target" in self.columns or "hit_target" in self.columns
@@ -171,6 +173,20 @@ class Edm4hepFile:
             )
         return same
 
+    def _verify_hit_times(self, block: EventBlock) -> None:
+        """Files have times from the collision, or less the flight of light; taken for the other ones they are ns off."""
+        if "hit" not in block or "time" not in block["hit"].columns or "hit_time" in self._left_out:
+            return
+        late = hit_lateness(*(block["hit"][name] for name in ("time", "x", "y", "z")))
+        if len(late) and not PROMPT.low <= late[0] <= PROMPT.high:
+            said = self.profile.hit_times or FROM_COLLISION
+            other = FROM_COLLISION if said == FLIGHT_SUBTRACTED else FLIGHT_SUBTRACTED
+            raise InputFileError(
+                f"{self.path}: taken as the profile {self.profile.name!r} says, with hit_times = {said!r}, its hits come "
+                f"{late[0]:.1f} ns after light from the collision, and should come with it. Write a profile with hit_times = "
+                f"{other!r}, or with ignored_columns = ['hit_time']"
+            )
+
     def _require_finite(self, block: EventBlock) -> None:
         for name, part in block.collections.items():
             for column, values in part.columns.items():
@@ -198,6 +214,8 @@ class Edm4hepFile:
             yield f"{name} tells no truth to compare with: {lacking}"
         if parts := [part for part in self.profile.optional if part not in there]:
             yield f"{name} lacks {listed(parts)}; read without"
+        if "time" in self.columns.get("hit", ()) and self.profile.hit_times == FLIGHT_SUBTRACTED:
+            yield f"times of hits in {name} are taken to have the flight of light subtracted, which is added again"
         if unfilled:
             yield f"{name} does not fill {listed(sorted(unfilled))}; read without"
 
