@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,9 +89,21 @@ class _OfDataset(EventInput):
 
     @property
     def field(self) -> float:
-        from ringflow.sim.geometry import load_detector
+        """By the detector or profile that the dataset was made with, as it tells; else that of ours with the name."""
+        from ringflow.sim.geometry import detector_names, load_detector
 
-        return load_detector(self.detector).field
+        told = self._dataset.manifest.provenance
+        settings = told.get("settings")
+        for place in (told.get("geometry"), settings.get("profile") if isinstance(settings, dict) else None, told):
+            field = place.get("field") if isinstance(place, dict) else None
+            if isinstance(field, int | float) and 0.0 < field < math.inf:
+                return float(field)
+        if self.detector in detector_names():
+            return load_detector(self.detector).field
+        raise InputFileError(
+            f"{self._dataset.path} does not tell the magnetic field of its detector {self.detector!r}, without which an "
+            "EDM4hep file has no tracks; write candidates (.parquet), or give write_dataset provenance={'field': 3.5} (tesla)"
+        )
 
     @property
     def identity(self) -> dict[str, Any]:

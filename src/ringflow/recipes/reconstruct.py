@@ -61,6 +61,7 @@ def reconstruct(
     there = _there(out, overwrite)
     _require_place(on, source, device, threads)
     given = open_input(source, split, events, profile)
+    field = given.field if out.suffix == ROOT_SUFFIX else None  # where it is not known, that is told at once
     for note in given.notes:
         say(note)
     path = model_file(model)
@@ -97,7 +98,7 @@ def reconstruct(
                     begun = time.perf_counter()
                     new = parts.keep(made_after(parts.num_events), record, advance)
                     seconds = time.perf_counter() - begun
-            candidates = _finish(out, parts, given, record)
+            candidates = _finish(out, parts, given, record, field)
     return {
         "path": str(out),
         "events": given.num_events,
@@ -207,7 +208,7 @@ def _count(out: Path) -> int:
     return sum(len(block["candidate"]) for block in CandidateFile(out).blocks())
 
 
-def _finish(out: Path, parts: Parts, given: EventInput, record: dict[str, Any]) -> int:
+def _finish(out: Path, parts: Parts, given: EventInput, record: dict[str, Any], field: float | None) -> int:
     """Join the parts into the output, which appears whole, and drop them; the number of candidates."""
     found = 0
 
@@ -217,10 +218,10 @@ def _finish(out: Path, parts: Parts, given: EventInput, record: dict[str, Any]) 
             found += len(block["candidate"])
             yield block
 
-    if out.suffix == ".root":
+    if field is not None:
         from ringflow.data.edm4hep.write import write_edm4hep
 
-        write_edm4hep(out, _with_elements(counted(), given), field=given.field, record=record)
+        write_edm4hep(out, _with_elements(counted(), given), field=field, record=record)
     else:
         write_candidate_file(out, record, counted())
     parts.remove()

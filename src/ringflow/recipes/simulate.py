@@ -89,9 +89,17 @@ def _record(settings: SimulateSettings) -> dict[str, Any]:
         described["generator"]["hepmc"] = settings.generator.hepmc.name
         files.append(settings.generator.hepmc)
     # What is published of a detector does not change an event.
-    geometry = load_detector(settings.detector).model_dump_json(exclude={"published"})
+    detector = load_detector(settings.detector)
+    geometry = detector.model_dump_json(exclude={"published"})
+    # Whoever reads the dataset knows a detector of ours by its name, and nobody else's.
+    own = (
+        {"geometry": detector.model_dump(mode="json", exclude={"published"})}
+        if detector.name != settings.detector
+        else {}
+    )
     return {
         **collect(described, {"generator": settings.generator.seed}, files),
         "generator": dict(open_generator(settings).describe()),
         "geometry_sha256": hashlib.sha256(geometry.encode()).hexdigest(),
+        **own,
     }

@@ -21,6 +21,7 @@ from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset, to_awkward
 from ringflow.infer import reconstruct as engine
 from ringflow.infer import shipped
+from ringflow.infer.inputs import open_input
 from ringflow.infer.session import open_session
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import save_model
@@ -132,12 +133,62 @@ def test_it_goes_on_after_kill(
     assert not (tmp_path / "out.parquet.parts").exists()
 
 
-def test_a_root_file_comes_out_and_goes_in(
-    dataset: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def tell_of_detector(dataset: Path, provenance: dict[str, Any]) -> None:
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    (dataset / "manifest.json").write_text(json.dumps({**manifest, "provenance": provenance}))
+
+
+def test_a_dataset_of_an_own_detector_becomes_a_root_file(weights: Path, tmp_path: Path):
+    """Its field is known from the dataset, wherever the file of the detector is by now."""
     import uproot
 
-    monkeypatch.setattr("ringflow.infer.inputs._OfDataset.field", 4.0)  # `fake` is no detector of ours
+    from ringflow.recipes.simulate import simulate
+    from ringflow.sim.geometry import DETECTORS
+    from ringflow.sim.settings import SimulateSettings
+
+    mine = tmp_path / "mine.toml"
+    text = (DETECTORS / "clic.toml").read_text(encoding="utf-8")
+    mine.write_text(text.replace('name = "clic"', 'name = "mine"').replace("field = 4.0", "field = 3.0"))
+    asked = [f"detector={mine}", "generator.sample=gun_pion", "production.events=5", "production.block_events=5"]
+    simulate(SimulateSettings.resolve(None, asked), tmp_path / "d")
+    mine.unlink()
+    out = tmp_path / "out.root"
+    reconstruct(tmp_path / "d", out, model=weights)
+    tracks = [block["track"] for block in Dataset(tmp_path / "d").events()]
+    pt = np.concatenate([part["pt"] for part in tracks])
+    with uproot.open(out) as file:
+        omega = np.concatenate(file["events"]["_RingflowTracks_trackStates.omega"].array().to_list())
+        location = np.concatenate(file["events"]["_RingflowTracks_trackStates.location"].array().to_list())
+    np.testing.assert_allclose(0.299792458e-3 * 3.0 / np.abs(omega[location == 1]), pt, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("told", "field"),
+    [
+        ({"settings": {"profile": {"field": 3.5}}}, 3.5),  # of an EDM4hep file
+        ({"geometry": {"field": 5}}, 5.0),
+        ({"field": 2.5, "settings": None}, 2.5),  # of anybody's data
+    ],
+)
+def test_the_field_is_what_the_dataset_tells(told: dict[str, Any], field: float, dataset: Path):
+    tell_of_detector(dataset, told)
+    assert open_input(dataset, None, None, None).field == field
+
+
+@pytest.mark.parametrize("told", [{}, {"field": "strong"}, {"field": -1.0}, {"geometry": 4}])
+def test_a_field_that_nobody_tells_is_asked_for_at_once(
+    told: dict[str, Any], dataset: Path, weights: Path, tmp_path: Path
+):
+    tell_of_detector(dataset, told)
+    with pytest.raises(InputFileError, match=r"does not tell the magnetic field of its detector 'fake'.*parquet"):
+        reconstruct(dataset, tmp_path / "out.root", model=weights)
+    assert list(tmp_path.glob("out*")) == []
+
+
+def test_a_root_file_comes_out_and_goes_in(dataset: Path, weights: Path, tmp_path: Path):
+    import uproot
+
+    tell_of_detector(dataset, {"field": 4.0})
     out = tmp_path / "out.root"
     result = reconstruct(dataset, out, model=weights, events=6)
     with uproot.open(out) as file:
