@@ -46,8 +46,9 @@ def test_calibration_constants_of_clic_are_reproduced_by_the_command():
     found = calibrate("clic", events=150, workers=1, seed=9)
     assert found["em_scale"] == pytest.approx(shipped.em_scale, rel=0.01)
     assert len(found["hadronic_energy"]) == len(HADRON_ENERGIES)
-    # The soft end fluctuates by 60 % per particle.
-    assert found["hadronic_factor"][4:] == pytest.approx(shipped.hadronic_factor[4:], rel=0.06)
+    # Single particles fluctuate by 60 % at the soft end, by 35 % at 5 GeV and by less than 20 % from 10 GeV on: three sigmas.
+    assert found["hadronic_factor"][4] == pytest.approx(shipped.hadronic_factor[4], rel=0.09)
+    assert found["hadronic_factor"][5:] == pytest.approx(shipped.hadronic_factor[5:], rel=0.05)
 
 
 def test_core_resolution_is_the_sigma_of_a_gaussian_and_ignores_tails():
