@@ -22,8 +22,8 @@ from ringflow.sim.geometry import DetectorGeometry, PublishedTrackResolution, lo
 PHOTON, PION, LONG_LIVED_KAON, NEUTRON, MUON = 22, 211, 130, 2112, 13
 #: A silicon-tungsten ECAL in the beam was linear to about 1 % from 6 to 45 GeV [CALICE, arXiv:0811.2354].
 _PHOTON_LINEARITY = 0.01
-#: A soft neutron, GeV. Nucleons can leave their kinetic energy [CALICE, arXiv:1412.2653]; the scale is that of kaons, which leave
-#: everything.
+#: A soft neutron, GeV. Nucleons can leave their kinetic energy [CALICE, arXiv:1412.2653]; the scale is that of kaons, which
+#: leave everything.
 _SOFT_NEUTRON, _NEUTRON_MASS = 2.5, 0.93957
 LINEARITY_ENERGIES = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 TRACK_PT = (10.0, 100.0)
