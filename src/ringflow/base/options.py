@@ -34,6 +34,9 @@ Overrides = Annotated[str, about("Any setting as section.field=value.")]
 Start = Annotated[Path, Parameter(name="--settings", help="Settings file to start from, as every dataset holds one.")]
 SettingsFile = Annotated[Path, about("Write the resolved settings into this file.")]
 Measured = Annotated[Count, about("Events per measurement.")]
+Constants = Annotated[
+    str, about("Constants of the rules: TOML file of `calibrate --baseline`; those of the detector unless given.")
+]
 DatasetFolder = Annotated[Path, about("Folder of a dataset.")]
 ModelName = Annotated[Path, about("Model file, folder of a run, or `shipped`.")]
 Split = Annotated[Literal["train", "valid", "test"], about("Only the events of one split.")]

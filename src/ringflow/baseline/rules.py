@@ -146,7 +146,7 @@ def load_constants(detector: str) -> BaselineConstants:
     if detector not in known:
         raise UsageError(
             f"no baseline constants for detector '{detector}': {did_you_mean(detector, known)}"
-            f"known are {', '.join(known)}; derive them with `ringflow calibrate`"
+            f"known are {', '.join(known)}; `calibrate --baseline --out FILE` derives them, --constants FILE takes them"
         )
     return BaselineConstants.resolve(CONSTANTS / f"{detector}.toml")
 

@@ -138,18 +138,19 @@ def _on_device(events: int, detector: str, device: str) -> dict[str, Any]:
     }
 
 
-def baseline(events: int, detector: str) -> dict[str, Any]:
+def baseline(events: int, detector: str, constants: str | None = None) -> dict[str, Any]:
     """Events per second on ttbar and milliseconds per event of pions, on one core, simulation not counted."""
     torch.set_num_threads(1)
-    geometry, constants = load_detector(detector), load_constants(detector)
+    geometry = load_detector(detector)
+    known = load_constants(constants or geometry.name)
     simulator = Detector(geometry)
     generator = make_generator(ttbar(_BASELINE_SEED).generator, *geometry.tracker_cylinder)
 
     def milliseconds(block: EventBlock) -> float:
-        return median_milliseconds(lambda: reconstruct_block(block, constants), least_seconds=0.0)[1] / len(block)
+        return median_milliseconds(lambda: reconstruct_block(block, known), least_seconds=0.0)[1] / len(block)
 
     tops = simulator.simulate_block(generator.generate(0, events), _BASELINE_SEED)
-    reconstruct_block(tops.take(0, 1), constants)  # compiles the loops
+    reconstruct_block(tops.take(0, 1), known)  # compiles the loops
     rows = []
     for pions in PIONS:
         block = simulator.simulate_block(many_pions(pions, max(events // pions, 4)), _BASELINE_SEED)

@@ -41,12 +41,13 @@ def bench_baseline(
     *,
     events: Annotated[Count, about("Number of ttbar events.")] = 200,
     detector: options.Detector = "clic",
+    constants: options.Constants | None = None,
     as_json: Json = False,
 ) -> None:
     """Time the rule-based reconstruction on one core, and how its time grows with the number of particles."""
     from ringflow.bench import events as timing
 
-    show_summary("Speed of the rules", timing.baseline(events, detector), as_json=as_json)
+    show_summary("Speed of the rules", timing.baseline(events, detector, constants), as_json=as_json)
     finish(None, "ringflow bench model")
 
 

@@ -132,6 +132,7 @@ def convert(
 def validate(
     *,
     detector: options.Detector = "clic",
+    constants: options.Constants | None = None,
     events: options.Measured = 2000,
     workers: options.Workers = 1,
     seed: options.Seed = 1,
@@ -140,7 +141,8 @@ def validate(
     """Compare the simulated detector with the published figures."""
     from ringflow.recipes import validate as recipe
 
-    code = show_rows(f"Detector {detector}", recipe.validate(detector, events, workers, seed), as_json=as_json)
+    rows = recipe.validate(detector, events, workers, seed, constants)
+    code = show_rows(f"Detector {detector}", rows, as_json=as_json)
     finish(None, f"ringflow simulate ttbar --detector {detector} --out data/ttbar")
     return code
 
@@ -165,7 +167,7 @@ def calibrate(
     else:
         constants = recipe.calibrate(detector, events, workers, seed)
     show_summary(f"Calibration of {detector}", constants, as_json=as_json)
-    finish(out, f"ringflow validate --detector {detector}")
+    finish(out, "ringflow", "validate", "--detector", detector, *_given(constants=out))
 
 
 def check(dataset: options.DatasetFolder, /, *, as_json: Json = False) -> int:
@@ -295,6 +297,7 @@ def evaluate(
     *datasets: options.DatasetFolder,
     candidates: Annotated[Paths, about("Candidate files of further reconstructions.")] = (),
     model: Annotated[Path | None, about("Model file or folder of a run; the shipped one unless given.")] = None,
+    constants: options.Constants | None = None,
     out: Annotated[Path | None, about("Folder for the report, the figures and the histograms.")] = None,
     reconstructions: Annotated[options.Texts, about("Those to evaluate; all unless given.")] = (),
     split: options.Split | None = None,
@@ -305,14 +308,14 @@ def evaluate(
     """Compare reconstructions with the truth and with each other: particles, jets, missing momentum, energy, masses."""
     from ringflow.recipes import evaluate as recipe
 
-    chosen: dict[str, Any] = {"model": model, "candidates": candidates, "split": split, "events": events}
-    results = recipe.evaluate(datasets, **chosen, out=out, reconstructions=reconstructions or None, workers=workers)
+    asked: dict[str, Any] = {"candidates": candidates, "reconstructions": reconstructions or None}
+    asked |= {"model": model, "constants": constants, "split": split, "events": events}
+    results = recipe.evaluate(datasets, **asked, out=out, workers=workers)
     recipe.show(results, as_json=as_json)
     if out is not None:
         finish(recipe.report_page(out), "ringflow", "display", out)
     else:
-        given = _given(**chosen, reconstructions=reconstructions)
-        finish(None, "ringflow", "evaluate", *datasets, *given, "--out", "report")
+        finish(None, "ringflow", "evaluate", *datasets, *_given(**asked), "--out", "report")
 
 
 def _given(**options: Any) -> list[object]:

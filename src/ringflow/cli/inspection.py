@@ -52,6 +52,7 @@ def display(
     phoenix: Annotated[Path | None, about("Write the event into this file, for Phoenix.")] = None,
     profile: options.ProfileName | None = None,
     sample: Annotated[str | None, about("Sample of a report; its first unless given.")] = None,
+    constants: options.Constants | None = None,
     port: options.Port = 0,
     no_open: Annotated[Flag, about("Do not open a browser.")] = False,
     as_json: Json = False,
@@ -68,9 +69,8 @@ def display(
     from ringflow.display.source import open_source
 
     limit = None if writes else events  # what is written begins at --event, wherever that is
-    shown = open_source(
-        source, candidates=candidates, model=model, events=limit, profile=profile, sample=sample, links=links
-    )
+    of_source: dict[str, Any] = {"profile": profile, "sample": sample, "links": links, "constants": constants}
+    shown = open_source(source, candidates=candidates, model=model, events=limit, **of_source)
     start = next(iter(shown.explained), 0) if event is None else event
     if start >= shown.num_events:
         raise UsageError(f"--event {start}: {source} has {shown.num_events} events here, counted from 0")

@@ -110,6 +110,7 @@ def perceptron(
     seed: Annotated[Natural, about("Of the weights at the start.")] = 1,
     master: Annotated[str | None, about("Spark master; this machine unless given.")] = None,
     workers: Annotated[Count | None, about("Cores to use; all there are unless given.")] = None,
+    constants: options.Constants | None = None,
     overwrite: Annotated[Flag, about("Replace an earlier one.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -121,7 +122,9 @@ def perceptron(
     from ringflow.recipes.perceptron import perceptron_baseline, show
 
     fit: dict[str, Any] = {"hidden": hidden, "iterations": iterations, "events": events, "seed": seed}
-    result = perceptron_baseline(dataset, out, **fit, master=master, workers=workers, overwrite=overwrite)
+    result = perceptron_baseline(
+        dataset, out, **fit, master=master, workers=workers, constants=constants, overwrite=overwrite
+    )
     show_or_print(result, show, as_json=as_json)
     finish(Path(result["candidates"]), f"ringflow evaluate {dataset} --candidates {result['candidates']} --split test")
 

@@ -156,6 +156,7 @@ class ReconstructedEvents:
         model: Path | None = None,
         events: int | None = None,
         links: Path | None = None,
+        constants: str | None = None,
     ) -> None:
         self.dataset = dataset
         self.num_events = len(dataset) if events is None else min(events, len(dataset))
@@ -164,10 +165,10 @@ class ReconstructedEvents:
         self._has_truth = has_truth(dataset)
         self._lock, self._kept = Lock(), self._read(0)
         network = None if model is None else model_file(model)
-        reasons = missing_reasons(dataset, network)
+        reasons = missing_reasons(dataset, network, constants)
         if model is not None and "model" in reasons:
             raise DatasetError(f"{model} cannot reconstruct {dataset.path}: {reasons['model']}")
-        self._makers = self._possible(network, _candidate_files(dataset, candidates), reasons)
+        self._makers = self._possible(network, constants, _candidate_files(dataset, candidates), reasons)
         self.notes = tuple(f"no {TITLES[name].lower()}: {why}" for name, why in reasons.items() if name in _ORDER[:3])
         self._link_path, self._links = links, dict[int, EventLinks]()
         if links is not None:
@@ -231,15 +232,15 @@ class ReconstructedEvents:
         return {known[event.event_number]: event for event in file.events}
 
     def _possible(
-        self, model: Path | None, files: dict[str, CandidateFile], reasons: dict[str, str]
+        self, model: Path | None, constants: str | None, files: dict[str, CandidateFile], reasons: dict[str, str]
     ) -> dict[str, Reconstruct]:
         """Reconstructions by name; files stand right behind the truth, because they were asked for.
 
         What cannot be made of the first event is left out, and why is added to `reasons`: outside data may lack a column.
         """
         own: dict[str, Reconstruct] = {}
-        for name in (name for name in _ORDER if name in available(self.dataset, model)):
-            make = open_reconstruction(name, self.dataset.manifest.detector, model)
+        for name in (name for name in _ORDER if name in available(self.dataset, model, constants)):
+            make = open_reconstruction(name, self.dataset.manifest.detector, model, constants)
             try:
                 make(self._event(0))
                 own[name] = make

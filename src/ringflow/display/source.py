@@ -38,11 +38,12 @@ def open_source(
     profile: str | None = None,
     sample: str | None = None,
     links: Path | None = None,
+    constants: str | None = None,
 ) -> EventSource:
     """The first `events` events of what is at a path, with the reconstructions that can be made of them.
 
     `profile` is how to read a ROOT file, `sample` which of several samples of a report to show, `links` a file
-    of `ringflow explain --links`.
+    of `ringflow explain --links`, `constants` of the rules are those of a file.
     """
     if not path.exists():
         raise InputFileError(f"nothing at {path}; {_WHAT}")
@@ -57,7 +58,7 @@ def open_source(
     if kind != ROOT_SUFFIX:
         refused["--profile"] = profile
     if kind == PHOENIX_SUFFIX:
-        refused |= {"--candidates": candidates, "--model": model, "--links": links}
+        refused |= {"--candidates": candidates, "--model": model, "--links": links, "--constants": constants}
     for name, value in refused.items():
         if value:
             shown = value[0] if isinstance(value, tuple | list) else value
@@ -77,7 +78,7 @@ def open_source(
     from ringflow.display.events import Edm4hepEvents, ReconstructedEvents
 
     dataset = Edm4hepEvents(path, profile) if kind == ROOT_SUFFIX else Dataset(path)
-    return ReconstructedEvents(dataset, candidates, model, events, links)
+    return ReconstructedEvents(dataset, candidates, model, events, links, constants)
 
 
 def _dataset_of_report(folder: Path, sample: str | None) -> Path:

@@ -33,14 +33,17 @@ NEEDS = {
 }
 
 
-def available(dataset: Dataset, model: Path | None = None) -> list[str]:
-    """Names of the reconstructions of a dataset, best known first; `model` is a file to use instead of the shipped one."""
-    reasons = missing_reasons(dataset, model)
+def available(dataset: Dataset, model: Path | None = None, constants: str | None = None) -> list[str]:
+    """Names of the reconstructions of a dataset, best known first; `model` is a file to use instead of the shipped one,
+    `constants` of the rules instead of those of the detector."""
+    reasons = missing_reasons(dataset, model, constants)
     return [name for name in NEEDS if name not in reasons and (name != "candidate" or "candidate" in dataset.columns)]
 
 
-def missing_reasons(dataset: Dataset, model: Path | None = None) -> dict[str, str]:
-    """Why a reconstruction is not available, by name."""
+def missing_reasons(dataset: Dataset, model: Path | None = None, constants: str | None = None) -> dict[str, str]:
+    """Why a reconstruction is not available, by name. Constants that were named and cannot be read are an error instead."""
+    if constants is not None:
+        load_constants(constants)
     reasons = {}
     for name, needs in NEEDS.items():
         if missing := [collection for collection in needs if collection not in dataset.columns]:
@@ -48,7 +51,7 @@ def missing_reasons(dataset: Dataset, model: Path | None = None) -> dict[str, st
                 reasons[name] = f"the dataset has no {missing[0]!r}"
         elif name in ("perfect", "baseline"):
             try:
-                load_constants(dataset.manifest.detector)
+                load_constants(constants or dataset.manifest.detector)
             except RingflowError as error:
                 reasons[name] = str(error)
         elif name == "model" and (reason := _no_model(dataset, model)):
@@ -81,20 +84,22 @@ def columns_for(dataset: Dataset, names: tuple[str, ...], model: Path | None = N
     return select_columns(dataset.columns, [*wanted, *(["candidate"] if "candidate" in names else [])])
 
 
-def open_reconstruction(name: str, detector: str, model: Path | None = None) -> Reconstruct:
+def open_reconstruction(
+    name: str, detector: str, model: Path | None = None, constants: str | None = None
+) -> Reconstruct:
     """The function that makes the candidates of a block."""
     if name in ("target", "candidate"):
         return lambda block: block[name]
     if name == "model":
         return partial(_on_one_thread, open_model(model))
-    constants = load_constants(detector)
+    known = load_constants(constants or detector)
     if name == "perfect":
         from ringflow.baseline.perfect import perfect_block
 
-        return partial(perfect_block, constants=constants)
+        return partial(perfect_block, constants=known)
     from ringflow.baseline.rules import reconstruct_block
 
-    return partial(reconstruct_block, constants=constants)
+    return partial(reconstruct_block, constants=known)
 
 
 def open_model(model: Path | None) -> Reconstructor:

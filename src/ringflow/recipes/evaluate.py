@@ -25,6 +25,7 @@ from ringflow.base.output import print_json
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import METRICS_FILE, prepared, write_atomic
+from ringflow.baseline.rules import load_constants
 from ringflow.data.candidates import CandidateFile
 from ringflow.data.manifest import MANIFEST_FILE, SPLITS, Shard, manifest_hash
 from ringflow.data.read import Dataset, has_truth
@@ -70,11 +71,17 @@ class _Scored:
     reconstructions: tuple[str, ...]
     files: dict[str, Path]
     model: Path | None  # the shipped one unless given
+    constants: str | None  # of the rules; those of the detector unless given
 
     @property
     def uses_network(self) -> bool:
         """Whether the network is asked, not a file of that name."""
         return "model" in self.reconstructions and "model" not in self.files
+
+    @property
+    def uses_constants(self) -> bool:
+        """Whether something is asked that knows the detector by constants."""
+        return not {"perfect", "baseline"}.isdisjoint(set(self.reconstructions) - set(self.files))
 
     def empty_sheets(self) -> dict[str, Sheet]:
         """One per reconstruction."""
@@ -89,7 +96,7 @@ class _Scored:
         if name in self.files:
             file = CandidateFile(self.files[name])
             return lambda block: file.select(block.event_number)
-        make = open_reconstruction(name, self.dataset.manifest.detector, self.model)
+        make = open_reconstruction(name, self.dataset.manifest.detector, self.model, self.constants)
 
         def candidates(block: EventBlock) -> Collection:
             try:
@@ -116,6 +123,7 @@ def evaluate(
     *,
     candidates: Sequence[Path] = (),
     model: Path | None = None,
+    constants: str | None = None,
     out: Path | None = None,
     reconstructions: Sequence[str] | None = None,
     workers: int = 1,
@@ -125,20 +133,22 @@ def evaluate(
     """Figures per sample and reconstruction, ready for JSON; with `out` also histograms and the report in that folder.
 
     Every reconstruction that a dataset allows is evaluated unless some are named; the first `events` of a split or of all.
-    The network is that of `model`, a file or a run, or the one that comes with the package.
+    The network is that of `model`, a file or a run, or the one that comes with the package; `constants` of the rules are those
+    of a file, or of a detector, other than that of a dataset.
     """
     model = None if model is None else model_file(model)
-    samples = _samples(datasets, candidates, reconstructions, model)
+    samples = _samples(datasets, candidates, reconstructions, model, constants)
     if split is not None and split not in SPLITS:
         raise UsageError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
     with nullcontext() if out is None else prepared(out, marks=(METRICS_FILE,)):
-        return _evaluate(samples, candidates, model, out, workers, events, split)
+        return _evaluate(samples, candidates, model, constants, out, workers, events, split)
 
 
 def _evaluate(
     samples: Sequence[_Scored],
     candidates: Sequence[Path],
     model: Path | None,
+    constants: str | None,
     out: Path | None,
     workers: int,
     events: int | None,
@@ -158,7 +168,7 @@ def _evaluate(
             "events": sum(task.events for task in tasks[sample.name]),
             "split": split,
             "truth": has_truth(dataset),
-            "not_available": missing_reasons(dataset, model),
+            "not_available": missing_reasons(dataset, model, constants),
             "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
             "comparisons": comparisons(sheets),
         }
@@ -166,7 +176,11 @@ def _evaluate(
     used = model is not None or any(sample.uses_network for sample in samples)
     network = [model or shipped.MODEL] if used else []
     inputs = [sample.dataset.path / MANIFEST_FILE for sample in samples] + [*candidates, *network]
-    results["provenance"] = collect({"events": events, "split": split}, {}, inputs)
+    asked: dict[str, Any] = {"events": events, "split": split}
+    if constants is not None:
+        asked["constants"] = constants
+        inputs += [Path(constants)] if constants.endswith(".toml") else []
+    results["provenance"] = collect(asked, {}, inputs)
     if out is not None:
         from ringflow.evaluate.report import write_report  # drawing costs a second of imports
 
@@ -206,7 +220,11 @@ def _cell(value: float | None = None, lo: float | None = None, hi: float | None 
 
 
 def _samples(
-    datasets: Sequence[Path], candidates: Sequence[Path], reconstructions: Sequence[str] | None, model: Path | None
+    datasets: Sequence[Path],
+    candidates: Sequence[Path],
+    reconstructions: Sequence[str] | None,
+    model: Path | None,
+    constants: str | None,
 ) -> list[_Scored]:
     """What to evaluate; a candidate file goes to the dataset it was made of, and is refused if that is not given."""
     if not datasets:
@@ -219,7 +237,7 @@ def _samples(
         if owner is None:
             file.require(opened[0])
         assert owner is not None
-        taken = {*available(opened[owner], model), *owned[owner]}
+        taken = {*available(opened[owner], model, constants), *owned[owner]}
         name = file.reconstruction if file.reconstruction not in taken else path.stem
         if name in taken:
             raise UsageError(f"there are two reconstructions called {name!r}; rename {path}")
@@ -230,15 +248,20 @@ def _samples(
         sample = dataset.manifest.sample
         names = chain([sample, f"{sample}_{dataset.manifest.detector}"], (f"{sample}_{n}" for n in count(2)))
         name = next(name for name in names if name not in samples)
-        samples[name] = _Scored(name, dataset, _choose(dataset, files, reconstructions, model), files, model)
+        chosen = _choose(dataset, files, reconstructions, model, constants)
+        samples[name] = _Scored(name, dataset, chosen, files, model, constants)
     return list(samples.values())
 
 
 def _choose(
-    dataset: Dataset, files: dict[str, Path], wanted: Sequence[str] | None, model: Path | None
+    dataset: Dataset,
+    files: dict[str, Path],
+    wanted: Sequence[str] | None,
+    model: Path | None,
+    constants: str | None,
 ) -> tuple[str, ...]:
-    possible = [*available(dataset, model), *files]
-    reasons = missing_reasons(dataset, model)
+    possible = [*available(dataset, model, constants), *files]
+    reasons = missing_reasons(dataset, model, constants)
     if model is not None and "model" in reasons and (wanted is None or "model" in wanted):
         raise DatasetError(f"{model} cannot reconstruct {dataset.path}: {reasons['model']}")
     if not possible:
@@ -271,6 +294,11 @@ def _score(sample: _Scored, tasks: list[_Task], workers: int) -> dict[str, Sheet
     trained_for = open_model(sample.model).detector if sample.uses_network else None
     if trained_for is not None and trained_for != detector:
         say(f"{sample.name}: the model was trained for the detector {trained_for!r}, the dataset is of {detector!r}")
+    derived_for = load_constants(sample.constants).detector if sample.uses_constants and sample.constants else detector
+    if derived_for != detector:
+        say(
+            f"{sample.name}: the constants of the rules are of the detector {derived_for!r}, the dataset is of {detector!r}"
+        )
     sheets = sample.empty_sheets()
     # Ctrl-C reaches all processes: only the parent answers, and ends the others. A pool starts none before it is given work.
     deaf = (signal.SIGINT, signal.SIG_IGN)

@@ -19,6 +19,7 @@ from ringflow.base.errors import DatasetError, FailureError, RingflowError, Usag
 from ringflow.base.log import say, table
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import prepared, write_atomic
+from ringflow.baseline.rules import load_constants
 from ringflow.data.candidates import write_candidates
 from ringflow.data.chunks import training_columns
 from ringflow.data.read import Dataset
@@ -46,12 +47,15 @@ def perceptron_baseline(
     seed: int = 1,
     master: str | None = None,
     workers: int | None = None,
+    constants: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Train on the training split of a dataset and evaluate on its test split; the result, ready for JSON."""
     begun = time.perf_counter()
     dataset = Dataset(path)
     _require(dataset)
+    if constants is not None:
+        load_constants(constants)  # which is told before Spark starts
     if (out / RESULT_FILE).exists() and not overwrite:
         raise UsageError(f"{out} has a perceptron already; give another folder, or --overwrite to replace it")
     with prepared(out, marks=(RESULT_FILE, MODEL_FOLDER), overwrite=overwrite):
@@ -69,8 +73,9 @@ def perceptron_baseline(
         candidates, network = out / CANDIDATES_FILE, fitted.perceptron
         blocks = made_of(network.reconstruct, dataset.events(_SPLIT, list(network.kinds)))
         write_candidates(candidates, dataset, blocks, reconstruction=NAME, provenance=collect(settings, {NAME: seed}))
-        shown = [name for name in ("baseline",) if name in available(dataset)]
-        results = evaluate([path], candidates=[candidates], reconstructions=[*shown, NAME], split=_SPLIT, events=events)
+        shown = [name for name in ("baseline",) if name in available(dataset, constants=constants)]
+        compared: dict[str, Any] = {"candidates": [candidates], "reconstructions": [*shown, NAME]}
+        results = evaluate([path], **compared, constants=constants, split=_SPLIT, events=events)
         result = {
             "path": str(out),
             "candidates": str(candidates),

@@ -222,7 +222,7 @@ def refuse_other_settings(before: TrainSettings, now: TrainSettings, folder: Pat
     if processes wait for each other. Data may have got another name."""
     places = read_places(folder / RUN_FILE)
     was, wanted = (dict(flat(settings.model_dump(mode="json"))) for settings in (before, now))
-    free = ("source.workers", "source.lanes") if before.sync == "allreduce" else ("source.workers",)
+    free = ("source.workers", "constants", *(("source.lanes",) if before.sync == "allreduce" else ()))
     for name, value in wanted.items():
         if was[name] == value or name in free or (name in NAMED and is_same(was[name], value, places)):
             continue

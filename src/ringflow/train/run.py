@@ -23,6 +23,7 @@ from ringflow.base.output import finite_or_null, print_json
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import SETTINGS_FILE, prepare, write_atomic
 from ringflow.base.words import flat, size_in_words, time_in_words
+from ringflow.baseline.rules import load_constants
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
 from ringflow.train import asynchronous
@@ -123,6 +124,8 @@ def resolved(settings: TrainSettings, out: Path, size: int, overwrite: bool) -> 
         )
     settings = settings.model_copy(update={"source": settings.source.model_copy(update={"lanes": lanes})})
     require_data(settings)
+    if settings.constants is not None and before is None:
+        load_constants(settings.constants)  # a file that is none is told before the training, not in passing
     return settings
 
 
@@ -182,7 +185,9 @@ def _rules(settings: TrainSettings, validate: object) -> dict[str, float | None]
         say(f"validation  not compared with the rules, which are run on {most}")
         return {}
     try:
-        found: dict[str, float | None] = finite_or_null(validate.of_rules(detector_name(settings.detector)))
+        found: dict[str, float | None] = finite_or_null(
+            validate.of_rules(settings.constants or detector_name(settings.detector))
+        )
     except (RingflowError, KeyError) as error:  # a detector without rules, or a dataset without what they look at
         why = f"the data have no {error}" if isinstance(error, KeyError) else str(error)
         say(f"validation  not compared with the rules: {why}")

@@ -44,7 +44,7 @@ Places = Mapping[str, KnownPlace]
 def places_of(settings: TrainSettings, folder: Path, others: Iterable[str] = ()) -> dict[str, KnownPlace]:
     """All that settings name on disk, and others, by these names: to be found again when folders were moved."""
     found = {}
-    for name in (*settings.data.split(","), settings.start or "", settings.detector, *others):
+    for name in (*settings.data.split(","), settings.start or "", settings.detector, settings.constants or "", *others):
         if sha256 := _content(path := Path(name.strip())):
             found[name.strip()] = KnownPlace(path=os.path.relpath(path.resolve(), folder.resolve()), sha256=sha256)
     return found
@@ -71,7 +71,9 @@ def located(settings: TrainSettings, folder: Path, places: Places) -> TrainSetti
             )
     start = settings.start and find(settings.start, folder, places)
     detector = find(settings.detector, folder, places)
-    return settings.model_copy(update={"data": ",".join(names), "start": start, "detector": detector})
+    constants = settings.constants and find(settings.constants, folder, places)
+    update = {"data": ",".join(names), "start": start, "detector": detector, "constants": constants}
+    return settings.model_copy(update=update)
 
 
 def find(name: str, folder: Path, places: Places) -> str:

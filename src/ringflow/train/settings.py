@@ -160,6 +160,8 @@ class TrainSettings(Settings):
     seed: int = Field(default=1, ge=0, lt=2**63)
     #: Model file to go on from, whose `model` settings are taken; none: from random weights.
     start: str | None = None
+    #: Constants of the rules that it is compared with: TOML file of `calibrate --baseline`; none: those of the detector.
+    constants: str | None = None
     #: Whether processes add up their gradients in every step, or talk to a master when they are ready.
     sync: Literal["allreduce", "downpour", "easgd"] = "allreduce"
     #: Measure what the time of every step goes into, and write a trace.

@@ -87,9 +87,9 @@ class Validation:
         self._elements = {name: elements.to(device) for name, elements in self._elements.items()}  # and stay there
         return self._figures({name: candidates(model, here, _THRESHOLD) for name, here in self._elements.items()})
 
-    def of_rules(self, detector: str) -> dict[str, float]:
-        """The same figures for the rules. 4 ms per ttbar event."""
-        constants = load_constants(detector)
+    def of_rules(self, named: str) -> dict[str, float]:
+        """The same figures for the rules with the constants of a detector or file. 4 ms per ttbar event."""
+        constants = load_constants(named)
         return self._figures({name: reconstruct_block(block, constants) for name, block in self.blocks.items()})
 
     def _figures(self, made: Mapping[str, Collection]) -> dict[str, float]:

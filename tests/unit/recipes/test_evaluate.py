@@ -14,6 +14,7 @@ import torch
 
 from fixtures.fake_events import write_fake_dataset
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, UsageError
+from ringflow.baseline.rules import CONSTANTS
 from ringflow.data.candidates import write_candidates
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset
@@ -112,6 +113,28 @@ def test_a_part_of_the_events(dataset: Path, tmp_path: Path) -> None:
         evaluate([dataset], candidates=[only])
     with pytest.raises(UsageError, match="unknown split 'tset'"):
         evaluate([dataset], split="tset")
+
+
+def test_rules_take_constants_of_a_file(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The only way to them for a detector that the package does not know."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text((CONSTANTS / "clic.toml").read_text(encoding="utf-8").replace('"clic"', '"fake"'))
+    results = evaluate([dataset], constants=str(mine), events=4)
+    (sample,) = results["samples"].values()
+    assert {"perfect", "baseline"} <= set(sample["reconstructions"])
+    assert not {"perfect", "baseline"} & set(sample["not_available"])
+    assert results["provenance"]["settings"]["constants"] == str(mine)
+    assert "constants of the rules are of" not in capsys.readouterr().err
+    evaluate([dataset], constants="clic", events=4)
+    assert "the constants of the rules are of the detector 'clic', the dataset is of 'fake'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("constants", ["nobody", "missing.toml"])
+def test_constants_that_are_none_are_one_line(constants: str, dataset: Path, command: Callable[..., Any]) -> None:
+    done = command("evaluate", dataset, "--constants", constants)
+    assert done.code == 2
+    assert constants in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_two_datasets_of_one_sample_get_two_names(dataset: Path, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringflow.baseline.rules import load_constants
+from ringflow.baseline.rules import CONSTANTS, load_constants
 from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate, calibrate_rules
 from ringflow.recipes.validate import core_resolution, row, validate, within
 from ringflow.sim.blocks import BARREL, Shot, observe, run_all
-from ringflow.sim.geometry import load_detector
+from ringflow.sim.geometry import DETECTORS, load_detector
 
 
 @pytest.mark.heavy
@@ -39,6 +39,20 @@ def test_rows_fail_outside_their_range(measured: float):
     assert within("x", 0.10, measured, 0.15)["ok"] == (0.085 <= measured <= 0.115)
     assert row("x", 0.0, measured, high=0.1)["ok"] == (measured <= 0.1)
     assert row("x", 0.0, measured, low=0.1)["ok"] == (measured >= 0.1)
+
+
+@pytest.mark.parametrize("derived", [False, pytest.param(True, marks=pytest.mark.heavy)])
+def test_an_own_detector_is_held_to_all_but_the_rules_until_somebody_derives_their_constants(
+    derived: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    mine, constants = tmp_path / "mine.toml", tmp_path / "rules.toml"
+    mine.write_text((DETECTORS / "clic.toml").read_text(encoding="utf-8").replace('name = "clic"', 'name = "mine"'))
+    constants.write_text((CONSTANTS / "clic.toml").read_text(encoding="utf-8"))
+    rows = validate(str(mine), events=20, workers=1, seed=1, constants=str(constants) if derived else None)
+    told = capsys.readouterr().err
+    assert ("are of the detector 'clic', not of 'mine'" in told) == derived
+    assert ("no constants for detector mine" in told and "calibrate --baseline --out" in told) != derived
+    assert any("rules" in str(row["name"]) or "identification" in str(row["name"]) for row in rows) == derived
 
 
 def test_calibration_constants_of_clic_are_reproduced_by_the_command():
