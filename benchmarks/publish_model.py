@@ -3,9 +3,11 @@
     ringflow train clic_base --out runs/base --json > training.json
     ringflow evaluate data/test/* --model runs/base/model.safetensors --out report
     python benchmarks/publish_model.py --training training.json --model runs/base/model.safetensors \
-        --metrics report/metrics.json --commit $(git rev-parse HEAD) --where "one H200, 16 cores" --wall-seconds 361
+        --uncertainty runs/base/model.uncertainty.safetensors --metrics report/metrics.json \
+        --commit $(git rev-parse HEAD) --where "one H200, 16 cores" --wall-seconds 361
 
-Writes `src/ringflow/weights/clic.safetensors`, `src/ringflow/weights/clic.md` and `benchmarks/results/shipped_model.json`.
+Writes `src/ringflow/weights/clic.safetensors`, its card `clic.md`, its uncertainties `clic.uncertainty.safetensors`, and
+`benchmarks/results/shipped_model.json`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 from ringflow.base.rundir import write_atomic
 from ringflow.infer.shipped import MODEL
 from ringflow.models.file import load_model, save_model
+from ringflow.models.uncertainty import file_beside, head_for, load_uncertainty, save_uncertainty
 
 RECORD = Path(__file__).parent / "results" / "shipped_model.json"
 RECONSTRUCTIONS = ("perfect", "baseline", "model")
@@ -42,7 +45,7 @@ LIMITS = (
 def main() -> None:
     """Read what the training and the evaluation left, write the model and its card."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("training", "model"):
+    for name in ("training", "model", "uncertainty"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--metrics", type=Path, nargs="+", required=True)
     for name in ("commit", "where"):
@@ -50,6 +53,7 @@ def main() -> None:
     parser.add_argument("--wall-seconds", type=float, required=True, help="of the whole command, from start to end")
     arguments = parser.parse_args()
     loaded = load_model(arguments.model)
+    head, about = head_for(arguments.uncertainty, arguments.model), load_uncertainty(arguments.uncertainty).card
     training = json.loads(arguments.training.read_text())
     samples = {
         name: entry for file in arguments.metrics for name, entry in json.loads(file.read_text())["samples"].items()
@@ -70,6 +74,7 @@ def main() -> None:
         "limits": list(LIMITS),
     }
     save_model(MODEL, loaded.model, threshold=loaded.threshold, card=card)
+    save_uncertainty(file_beside(MODEL), head, MODEL, about)  # of the same weights, in a file with a card
     write_atomic(MODEL.with_suffix(".md"), page(card))
     write_atomic(RECORD, json.dumps(card, indent=1) + "\n")
     print(page(card))
