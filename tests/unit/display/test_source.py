@@ -109,7 +109,7 @@ def test_an_edm4hep_file_is_shown(shown: Path, tmp_path: Path) -> None:
     assert file["candidates"]["track"] == model["candidates"]["track"]
     assert source.errors(0) == {}
     assert "baseline" not in [one["name"] for one in scene["reconstructions"]]
-    assert any("no rules: " in note and "width_across" in note for note in source.notes)
+    assert any("no rules: " in note and "'ecal_energy', which" in note for note in source.notes)
     with pytest.raises(UsageError, match="--sample x does not go with"):
         open_source(out, sample="x")
     with pytest.raises(InputFileError, match="was made of 'zuds_91', not of"):
