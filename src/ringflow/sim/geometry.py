@@ -5,13 +5,15 @@ Lengths are mm, energies GeV, the field tesla. Free of torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ringflow.base.config import Settings, require_curve
 from ringflow.base.errors import UsageError
@@ -25,8 +27,14 @@ Positive = Annotated[float, Field(gt=0)]
 Length = Annotated[float, Field(gt=0, le=1e5)]
 NotNegative = Annotated[float, Field(ge=0)]
 Chance = Annotated[float, Field(ge=0, le=1)]
+Hits = Annotated[int, Field(ge=0, le=1000)]
+#: Radius, half length, X0 of one crossing, hits of one crossing.
+Layer = tuple[Length, Length, NotNegative, Hits]
+#: |z|, inner radius, outer radius, X0 of one crossing, hits of one crossing.
+Disk = tuple[Length, NotNegative, Length, NotNegative, Hits]
 Parameter = Literal["pt", "phi", "theta", "d0", "z0"]
 TRACK_PARAMETERS: tuple[Parameter, ...] = ("pt", "phi", "theta", "d0", "z0")
+Correlation = tuple[Parameter, Parameter, Annotated[float, Field(gt=-1, lt=1)]]
 
 _CALORIMETERS = ("ecal", "hcal", "yoke")
 #: Effects that every real detector has, by name, and the values of the fields that switch each of them off.
@@ -45,6 +53,20 @@ EFFECTS: dict[str, dict[str, float | None]] = {
     "neutrons": {"shower.neutron_fraction": 0.0},
     "sampling": {"shower.em_sampling": 0.0, "shower.em_constant_term": 0.0},
 }
+
+
+def _require_rising(what: str, values: Sequence[float]) -> None:
+    """For validators."""
+    if any(after <= before for before, after in pairwise(values)):
+        raise ValueError(f"{what} must rise, not {', '.join(f'{value:g}' for value in values)}")
+
+
+def _correlation_matrix(correlations: list[Correlation]) -> npt.NDArray[np.float64]:
+    matrix = np.eye(len(TRACK_PARAMETERS))
+    for first, second, value in correlations:
+        i, j = TRACK_PARAMETERS.index(first), TRACK_PARAMETERS.index(second)
+        matrix[i, j] = matrix[j, i] = value
+    return matrix
 
 
 class EtaResolution(Settings):
@@ -97,15 +119,35 @@ class TrackerGeometry(Settings):
     time_resolution: NotNegative
     point_resolution: NotNegative = 0.01  # mm, of the last hit
     faults: TrackFaults = TrackFaults()
-    barrel: list[tuple[float, float, float, int]]
-    disks: list[tuple[float, float, float, float, int]]
-    resolution: list[EtaResolution]
-    efficiency: list[Efficiency]
+    barrel: list[Layer] = Field(min_length=1)
+    disks: list[Disk] = Field(min_length=1)
+    resolution: list[EtaResolution] = Field(min_length=1)
+    efficiency: list[Efficiency] = Field(min_length=1)
     d0: ParameterResolution
     z0: ParameterResolution
     phi: ParameterResolution
     theta: ParameterResolution
-    correlations: list[tuple[Parameter, Parameter, Annotated[float, Field(gt=-1, lt=1)]]]
+    correlations: list[Correlation]
+
+    @field_validator("disks")
+    @classmethod
+    def _are_rings(cls, disks: list[Disk]) -> list[Disk]:
+        for disk in disks:
+            _require_rising("the radii of a disk", disk[1:3])
+        return disks
+
+    @field_validator("resolution")
+    @classmethod
+    def _are_regions(cls, regions: list[EtaResolution]) -> list[EtaResolution]:
+        _require_rising("eta_max", [region.eta_max for region in regions])
+        return regions
+
+    @field_validator("correlations")
+    @classmethod
+    def _are_possible(cls, given: list[Correlation]) -> list[Correlation]:
+        if any(a == b for a, b, _ in given) or np.linalg.eigvalsh(_correlation_matrix(given)).min() <= 0:
+            raise ValueError("no errors are correlated like this; give smaller numbers, of two parameters each")
+        return given
 
     @property
     def cylinder(self) -> tuple[float, float]:
@@ -114,11 +156,7 @@ class TrackerGeometry(Settings):
 
     def correlation_matrix(self) -> npt.NDArray[np.float64]:
         """Correlations of the track parameters in the order of TRACK_PARAMETERS."""
-        matrix = np.eye(len(TRACK_PARAMETERS))
-        for first, second, value in self.correlations:
-            i, j = TRACK_PARAMETERS.index(first), TRACK_PARAMETERS.index(second)
-            matrix[i, j] = matrix[j, i] = value
-        return matrix
+        return _correlation_matrix(self.correlations)
 
 
 class BarrelShape(Settings):
@@ -135,6 +173,11 @@ class EndcapShape(Settings):
     inner: Length
     r_min: NotNegative
     r_max: Length
+
+    @model_validator(mode="after")
+    def _is_ring(self) -> Self:
+        _require_rising("r_min and r_max", (self.r_min, self.r_max))
+        return self
 
 
 class CalorimeterGeometry(Settings):
@@ -170,6 +213,11 @@ class CoilShape(Settings):
 
     inner: Length
     outer: Length
+
+    @model_validator(mode="after")
+    def _is_ring(self) -> Self:
+        _require_rising("inner and outer", (self.inner, self.outer))
+        return self
 
 
 class CoilGeometry(Settings):
@@ -259,7 +307,7 @@ class Published(Settings):
 class DetectorGeometry(Settings):
     """A whole detector."""
 
-    name: str
+    name: str = Field(min_length=1)
     description: str
     field: Positive
     sides: int = Field(default=12, ge=3, le=64)  # of the barrels
@@ -272,6 +320,26 @@ class DetectorGeometry(Settings):
     clustering: ClusteringSettings
     calibration: Calibration
     published: Published | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Seen from the collision, every part begins where the one before it has ended."""
+        radius, half_length = self.tracker.cylinder
+        coil = ("coil", self.coil.barrel.inner, self.coil.barrel.outer)
+        calorimeters = [(name, self.calorimeter(name)) for name in _CALORIMETERS]
+        barrel = [(name, part.barrel.inner, part.barrel.inner + part.depth) for name, part in calorimeters]
+        endcap = [(name, part.endcap.inner, part.endcap.inner + part.depth) for name, part in calorimeters]
+        for where, parts in (
+            ("barrel", [("tracker", 0.0, radius), *barrel[:2], coil, barrel[2]]),
+            ("endcap", [("tracker", 0.0, half_length), *endcap]),
+        ):
+            for (before, _, end), (name, begin, own_end) in pairwise(parts):
+                if begin < end:
+                    raise ValueError(
+                        f"the {name} lies in the {where} from {begin:g} to {own_end:g} mm, but the {before} in front "
+                        f"of it ends at {end:g} mm"
+                    )
+        return self
 
     @property
     def face_radius(self) -> float:
@@ -310,13 +378,25 @@ def detector_names() -> list[str]:
     return sorted(path.stem for path in DETECTORS.glob("*.toml"))
 
 
-@cache
-def load_detector(name: str) -> DetectorGeometry:
-    """Detector by name, or from a TOML file of the same form."""
-    if name.endswith(".toml"):
-        return DetectorGeometry.resolve(Path(name), complete=False)
+def detector_path(name: str) -> Path:
+    """File of a detector that is given by its name or its file."""
+    if name.endswith(".toml") and Path(name).is_file():
+        return Path(name)
     known = detector_names()
     if name not in known:
-        hint = did_you_mean(name, known)
-        raise UsageError(f"unknown detector '{name}': {hint}known are {', '.join(known)}, or give a TOML file")
-    return DetectorGeometry.resolve(DETECTORS / f"{name}.toml")
+        what, or_file = (
+            ("there is no file", "") if name.endswith(".toml") else ("unknown detector", ", or give a TOML file")
+        )
+        raise UsageError(f"{what} '{name}': {did_you_mean(name, known)}known are {', '.join(known)}{or_file}")
+    return DETECTORS / f"{name}.toml"
+
+
+def load_detector(name: str) -> DetectorGeometry:
+    """Detector by name, or from a TOML file of the same form, which may have changed since it was read last."""
+    path = detector_path(name)
+    return DetectorGeometry.resolve(path, complete=False) if name.endswith(".toml") else _load_shipped(path)
+
+
+@cache
+def _load_shipped(path: Path) -> DetectorGeometry:
+    return DetectorGeometry.resolve(path)
