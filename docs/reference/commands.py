@@ -50,7 +50,8 @@ tracks.""",
     "bench tune": """RASDA against ASHA is told twice, first where it is hard: four trials per device and a batch penalty of 0.5
 (`study_speedup_over_asha_4_trials_per_device_batch_penalty`), then one trial per device and free batches. So is random search: its compute until
 it had its best, then all of it.""",
-    "calibrate": "The scales of the calorimeters belong into the `[calibration]` section of the file of a detector.",
+    "calibrate": """The scales of the calorimeters belong into the `[calibration]` section of the file of a detector: `--detector mine.toml --out mine.toml` puts
+them there.""",
     "check": "Exit code 1 if one fails.",
     "config": """A preset, or a setting that only one command has, says which command is meant. In the JSON `settings` are those of the one command,
 or those of every command by its name.""",

@@ -154,20 +154,19 @@ def calibrate(
     workers: options.Workers = 1,
     seed: options.Seed = 1,
     baseline: Annotated[Flag, about("Derive the constants of the rules instead.")] = False,
-    out: Annotated[Path | None, about("Write the constants of the rules into this TOML file.")] = None,
+    out: Annotated[
+        Path | None, about("TOML file to write: the detector with the scales, or the constants.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the calibration constants of a detector with particle guns."""
     from ringflow.recipes import calibrate as recipe
 
-    if out is not None and not baseline:
-        raise UsageError(f"--out {out} needs --baseline: the scales of a detector belong into its own file")
-    if baseline:
-        constants = recipe.calibrate_rules(detector, events, workers, seed, out)
-    else:
-        constants = recipe.calibrate(detector, events, workers, seed)
+    derive = recipe.calibrate_rules if baseline else recipe.calibrate
+    constants = derive(detector, events, workers, seed, out)
     show_summary(f"Calibration of {detector}", constants, as_json=as_json)
-    finish(out, "ringflow", "validate", "--detector", detector, *_given(constants=out))
+    calibrated, rules = (detector, out) if baseline or out is None else (str(out), None)
+    finish(out, "ringflow", "validate", "--detector", calibrated, *_given(constants=rules))
 
 
 def check(dataset: options.DatasetFolder, /, *, as_json: Json = False) -> int:

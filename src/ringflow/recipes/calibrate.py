@@ -9,16 +9,20 @@ what guns left in it; what is a choice of the algorithm (how many sigmas, how pu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from ringflow.base.config import write
+from ringflow.base.errors import FailureError, UsageError
+from ringflow.base.rundir import write_atomic
 from ringflow.baseline.rules import CORE_SHARE, BaselineConstants, EventView, event_views, follow_tracks, track_distance
 from ringflow.sim.blocks import BARREL, Floats, Shot, observe, run_all, simulate_shot
-from ringflow.sim.geometry import DetectorGeometry, load_detector
+from ringflow.sim.geometry import DetectorGeometry, detector_path, load_detector
 
 PHOTON, LONG_LIVED_KAON, ELECTRON, MUON, PION = (22,), (130,), (11, -11), (13, -13), (211, -211)
 PHOTON_ENERGIES = (5.0, 20.0, 50.0)
@@ -38,21 +42,37 @@ _CORE_ENERGY, _BREM_ANGLE, _MUON_MOMENTUM = 0.3, 0.015, 3.0
 _ECAL_SHARE = 0.9
 
 
-def calibrate(detector: str, events: int, workers: int, seed: int) -> dict[str, object]:
-    """The `[calibration]` section of a detector file, from `events` particles at each energy."""
+def calibrate(detector: str, events: int, workers: int, seed: int, out: Path | None = None) -> dict[str, object]:
+    """The `[calibration]` section of a detector file, from `events` particles at each energy; `out` is written with it."""
     geometry = load_detector(detector)
     photons = [Shot(detector, PHOTON, energy, BARREL, events, seed) for energy in PHOTON_ENERGIES]
     hadrons = [Shot(detector, LONG_LIVED_KAON, energy, BARREL, events, seed) for energy in HADRON_ENERGIES]
     sums = [float(np.mean(seen.calorimeter)) for seen in run_all(observe, [*photons, *hadrons], workers, "calibrate")]
+    if min(sums) <= 0.0 or any(more <= less for less, more in pairwise(sums[len(photons) :])):
+        raise FailureError(
+            f"with {events} events at each energy, hadrons of more energy do not leave more; give --events more"
+        )
     response = np.mean([total / shot.energy for total, shot in zip(sums, photons, strict=False)])
     # The hits already carry the scale of the detector file, so the new one corrects it.
     correction = 1.0 / float(response)
     measured = [correction * total for total in sums[len(photons) :]]
-    return {
+    found: dict[str, object] = {
         "em_scale": round(geometry.calibration.em_scale * correction, 5),
         "hadronic_energy": [round(value, 4) for value in measured],
         "hadronic_factor": [round(energy / value, 5) for energy, value in zip(HADRON_ENERGIES, measured, strict=True)],
     }
+    if out is not None:
+        write_atomic(out, _with_calibration(detector_path(detector).read_text(encoding="utf-8"), found))
+    return found
+
+
+def _with_calibration(text: str, found: dict[str, object]) -> str:
+    """The text of a detector file with other scales; comments and all else stay as they are."""
+    for name, value in found.items():
+        text, count = re.subn(rf"^{name}\s*=\s*(\[[^\]]*\]|\S+)", f"{name} = {value}", text, flags=re.MULTILINE)
+        if count != 1:
+            raise UsageError(f"the file has {count} lines '{name} = ...'; give it one, below [calibration]")
+    return text
 
 
 #: What is measured of a gun; where it is more than a number per entry, its columns.

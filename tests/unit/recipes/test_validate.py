@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ringflow.base.errors import FailureError, UsageError
 from ringflow.baseline.rules import CONSTANTS, load_constants
 from ringflow.recipes.calibrate import HADRON_ENERGIES, calibrate, calibrate_rules
 from ringflow.recipes.validate import core_resolution, row, validate, within
@@ -20,7 +21,10 @@ def test_clic_reproduces_the_published_table():
     assert [row["name"] for row in rows if row["ok"] is False] == []
 
 
-@pytest.mark.parametrize(("detector", "count"), [("clic", 28), pytest.param("cld", 13, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    ("detector", "count"),
+    [("clic", 28), *(pytest.param(name, rows, marks=pytest.mark.heavy) for name, rows in (("cld", 13), ("sid", 24)))],
+)
 def test_few_events_already_show_what_hardly_fluctuates(detector: str, count: int, capsys: pytest.CaptureFixture[str]):
     rows = validate(detector, events=60, workers=1, seed=1)
     assert len(rows) == count
@@ -63,6 +67,37 @@ def test_calibration_constants_of_clic_are_reproduced_by_the_command():
     # Single particles fluctuate by 60 % at the soft end, by 35 % at 5 GeV and by less than 20 % from 10 GeV on: three sigmas.
     assert found["hadronic_factor"][4] == pytest.approx(shipped.hadronic_factor[4], rel=0.09)
     assert found["hadronic_factor"][5:] == pytest.approx(shipped.hadronic_factor[5:], rel=0.05)
+
+
+def test_the_file_of_a_detector_is_written_with_its_scales_and_all_else_is_kept(tmp_path: Path):
+    shipped = (DETECTORS / "clic.toml").read_text(encoding="utf-8")
+    mine, out = tmp_path / "mine.toml", tmp_path / "calibrated.toml"
+    mine.write_text(shipped.replace("hadronic_factor = [1.33057,", "hadronic_factor = [\n  1.33057,"))
+    found = calibrate(str(mine), events=20, workers=1, seed=1, out=out)
+    changed = load_detector(str(out))
+    assert changed.calibration.model_dump(include=found.keys()) == found
+    assert changed.model_copy(update={"calibration": None}) == load_detector("clic").model_copy(
+        update={"calibration": None}
+    )
+    assert [line for line in shipped.splitlines() if line not in out.read_text(encoding="utf-8").splitlines()] == [
+        line for line in shipped.splitlines() if line.split(" = ")[0] in found
+    ]
+    assert calibrate(str(out), events=20, workers=1, seed=1)["em_scale"] == pytest.approx(found["em_scale"], rel=1e-3)
+
+
+def test_scales_that_cannot_be_written_are_told(tmp_path: Path):
+    mine = tmp_path / "mine.toml"
+    text = (
+        (DETECTORS / "clic.toml")
+        .read_text(encoding="utf-8")
+        .replace("em_scale = 1.0198", "em_scale = 1.0198\n'hcal_scale' = 1.0")
+    )
+    mine.write_text(text.replace("\nhcal_scale = 1.12", "").replace("em_scale =", '"em_scale" ='))
+    with pytest.raises(UsageError, match=r"has 0 lines 'em_scale = \.\.\.'; give it one, below"):
+        calibrate(str(mine), events=20, workers=1, seed=1, out=tmp_path / "out.toml")
+    with pytest.raises(FailureError, match="with 1 events at each energy, hadrons of more energy do not leave more"):
+        calibrate("clic", events=1, workers=1, seed=2)
+    assert not (tmp_path / "out.toml").exists()
 
 
 def test_core_resolution_is_the_sigma_of_a_gaussian_and_ignores_tails():
