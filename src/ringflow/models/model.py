@@ -21,6 +21,10 @@ from ringflow.models.settings import ModelSettings
 _LARGEST = 8.0
 #: Elements at a time when features are summed up in double precision: what a core's cache holds.
 _ROWS = 16384
+#: Smallest deviation of a feature; nothing varies less that is not a constant.
+_LEAST = 1e-3
+#: Share of the values of a feature that an earlier scaling must not draw in, for the feature to mean the same as before.
+_INSIDE = 0.99
 
 
 class Embedding(nn.Module):
@@ -48,7 +52,42 @@ class Embedding(nn.Module):
         squares = [(part.double() - mean).nan_to_num(0.0).square().sum(0) for part in parts]
         variance = torch.stack(squares).sum(0) / count
         self.mean_F.copy_(mean)
-        self.deviation_F.copy_(variance.sqrt().clamp_min(1e-3))
+        self.deviation_F.copy_(variance.sqrt().clamp_min(_LEAST))
+
+    @torch.no_grad()
+    def refit(self, features_NF: Tensor) -> Tensor:
+        """Take mean and deviation anew, for a network that has learned with others; which features [F] mean the same as before.
+
+        Of those the first layer is changed along, so that it computes what it did before: with x = m + d s = m' + d' s',
+        w s = (w d'/d) s' + w (m' - m)/d. The last term goes into the bias, and out of it again by the flag of a missing value.
+        Between the limits of both scalings that is exact, so a network begins on other data with all that it knows.
+
+        A feature with more than a few values beyond the earlier limits means something else on this detector, as the number of
+        hits of a TPC does beside that of silicon. The network has never seen such values, and would be carried away if it
+        computed with them what it does with others. It takes them as many deviations from what is usual as before: usual tracks
+        here look like usual tracks there, and the weights stay. The same holds for a feature that never varied before.
+        """
+        mean, deviation = self.mean_F.clone(), self.deviation_F.clone()
+        largest = torch.stack(
+            [
+                ((part.to(mean.device) - mean) / deviation).abs().gt(_LARGEST).sum(0)
+                for part in torch.split(features_NF, _ROWS)
+            ]
+        )
+        count = (~features_NF.isnan()).sum(0).to(mean.device)
+        self.fit(features_NF)
+        # What is not there, or does not vary, says nothing about how it varies.
+        self.mean_F.copy_(torch.where(count > 0, self.mean_F, mean))
+        self.deviation_F.copy_(torch.where(self.deviation_F > _LEAST, self.deviation_F, deviation))
+        same = largest.sum(0) <= (1.0 - _INSIDE) * count
+        first = self.layers[0]
+        assert isinstance(first, nn.Linear), "it is made like that"
+        scaled_DF, flag_DF = first.weight[:, : len(mean)], first.weight[:, len(mean) : 2 * len(mean)]
+        shift_DF = torch.where(same, scaled_DF * ((self.mean_F - mean) / deviation), 0.0)
+        scaled_DF.mul_(torch.where(same, self.deviation_F / deviation, 1.0))
+        flag_DF.sub_(shift_DF)
+        first.bias.add_(shift_DF.sum(1))
+        return same
 
     def forward(self, features_NF: Tensor, kind_N: Tensor) -> Tensor:
         """Vectors [N, D]."""

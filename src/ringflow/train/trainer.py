@@ -32,6 +32,7 @@ from ringflow.base.output import finite_or_null
 from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.base.words import time_in_words
 from ringflow.elements.batch import join
+from ringflow.elements.features import feature_names
 from ringflow.infer.shipped import MODEL_FILE
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
@@ -45,7 +46,7 @@ from ringflow.train.checkpoint import (
     snapshot,
     write_checkpoint,
 )
-from ringflow.train.data import TrainingData
+from ringflow.train.data import TrainingData, detector_name
 from ringflow.train.device import UNMEASURED, Phases, choose_device, memory_advice, peak_memory, undisturbed
 from ringflow.train.runs import HISTORY_FILE, LAST_MODEL_FILE
 from ringflow.train.settings import TrainSettings
@@ -330,11 +331,26 @@ def make_feeds(
 
 
 def make_model(settings: TrainSettings, device: torch.device, first: Feed | None, *, new: bool) -> Model:
-    """The network; a `new` one with the weights of its start file, or scaled to the first chunk where that is at hand."""
+    """The network; a `new` one with the weights of its start file, or scaled to the first chunk where that is at hand.
+
+    The scaling of a start file belongs to the detector that it has learned from: on another one it would draw in values that
+    are usual there. It is fitted anew to the first chunk then, and the first layer changed along, see `Embedding.refit`.
+    """
     torch.manual_seed(settings.seed)
     model = Model(settings.model).to(device)
     if new and settings.start is not None:
-        model.load_state_dict(load_model(Path(settings.start)).model.state_dict())
+        loaded = load_model(Path(settings.start))
+        model.load_state_dict(loaded.model.state_dict())
+        before, now = loaded.card.get("detector"), detector_name(settings.detector)
+        other = before is not None and before != now
+        if first is not None and (settings.scaling == "new" or (settings.scaling == "auto" and other)):
+            features = first.chunk().features_NF
+            same, there = model.embedding.refit(features), ~features.isnan().all(0).to(device)
+            names = feature_names(model.kinds)
+            changed = [names[index] for index in torch.nonzero(there & ~same).squeeze(1).tolist()]
+            told = f"; of another range than before: {', '.join(changed)}" if changed else ""
+            said = f" ({now}, not {before})" if other else ""
+            say(f"features are scaled anew, to these data{said}; scaling=kept leaves the scaling as it is{told}")
     elif new and first is not None:
         model.embedding.fit(first.chunk().features_NF)
     return model

@@ -67,6 +67,50 @@ def test_scaling_undoes_units(embedding: Embedding):
     assert torch.allclose(embedding(1000.0 * features - 5.0, kind), before, atol=1e-4)
 
 
+def values(seed: int, scale: float, shift: float) -> Tensor:
+    """Features of 200 elements, of which some are missing."""
+    features = scale * torch.randn(200, 3, generator=torch.Generator().manual_seed(seed)) + shift
+    features[::7, 0] = features[3::5, 2] = torch.nan
+    return features
+
+
+def test_scaled_anew_the_first_layer_computes_what_it_did(embedding: Embedding):
+    old, new, kind = values(1, 2.0, 1.0), values(2, 3.0, -2.0), torch.arange(200) % 2
+    embedding.fit(old)
+    before = [embedding(features, kind) for features in (old, new)]
+    assert embedding.refit(new).tolist() == [True, True, True]
+    torch.testing.assert_close(embedding.mean_F, new.nanmean(0))
+    for features, expected in zip((old, new), before, strict=True):
+        torch.testing.assert_close(embedding(features, kind), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_feature_of_another_range_is_as_usual_there_as_before(embedding: Embedding):
+    """Hits of a TPC: the old scaling draws all of them in, and the weights have seen none like them."""
+    old, kind = values(1, 1.0, 10.0), torch.zeros(200, dtype=torch.int64)
+    embedding.fit(old)
+    new = old.clone()
+    new[:, 1] = 40.0 * (old[:, 1] - 10.0) + 200.0
+    before = embedding(old, kind)
+    assert embedding(new, kind).std(0).sum() < 0.99 * before.std(0).sum(), "told apart no more"
+    assert embedding.refit(new).tolist() == [True, False, True]
+    torch.testing.assert_close(embedding(new, kind), before, atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_missing_or_constant_in_new_data_keeps_its_deviation(embedding: Embedding):
+    old, kind = values(1, 2.0, 1.0), torch.zeros(200, dtype=torch.int64)
+    old[:, 2] = torch.nan
+    embedding.fit(old)
+    deviation = embedding.deviation_F.clone()
+    new = values(2, 2.0, 1.0)
+    new[:, 0], new[:, 1] = torch.nan, 3.0
+    before = [embedding(features, kind) for features in (old, torch.full((200, 3), torch.nan))]
+    assert embedding.refit(new).tolist() == [True, True, False], "the last one was never there"
+    assert torch.equal(embedding.deviation_F[:2], deviation[:2])
+    assert embedding.mean_F[1] == 3.0
+    for features, expected in zip((old, torch.full((200, 3), torch.nan)), before, strict=True):
+        torch.testing.assert_close(embedding(features, kind), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_missing_is_not_the_mean_and_outliers_are_drawn_in(embedding: Embedding):
     kind = torch.zeros(1, dtype=torch.int64)
     far, farther, nearer = (embedding(torch.full((1, 3), value), kind) for value in (8.0, 1e30, 7.0))

@@ -12,10 +12,11 @@ import torch
 from safetensors import safe_open
 
 from fixtures.made_up import Ends, assert_same_weights, dying_at, history, weights
+from fixtures.networks import random_network
 from ringflow.base.errors import DivergenceError, FailureError, InputFileError, UsageError
 from ringflow.elements.batch import ElementBatch
 from ringflow.models.file import load_model, save_model
-from ringflow.models.model import Model
+from ringflow.models.model import Model, decode
 from ringflow.train import step as step_module
 from ringflow.train import trainer as trainer_module
 from ringflow.train.batches import DataPosition, Feed
@@ -234,6 +235,45 @@ def test_a_training_from_a_file_begins_with_its_weights_and_goes_on_without_it(
     start(tiny("optimizer.rate=1e-9", "length.events=60", f"start={earlier}"))
     with pytest.raises(InputFileError, match="no model file at"):
         start(tiny(f"start={earlier}"), tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("detector", "scaling", "anew"),
+    [
+        ("other", "auto", True),
+        ("clic", "auto", False),
+        (None, "auto", False),
+        ("other", "kept", False),
+        ("clic", "new", True),
+    ],
+)
+def test_a_network_of_another_detector_is_scaled_anew_and_finds_the_same(
+    tiny: Tiny,
+    start: Start,
+    run: Path,
+    tmp_path: Path,
+    events: Events,
+    capsys: pytest.CaptureFixture[str],
+    detector: str | None,
+    scaling: str,
+    anew: bool,
+):
+    earlier, model = tmp_path / "earlier.safetensors", random_network()
+    model.embedding.fit(3.0 * events(24, 5).features_NF - 1.0)
+    save_model(earlier, model, card={"detector": detector} if detector else {})
+    settings = tiny("optimizer.rate=1e-9", "length.events=30", f"start={earlier}", f"scaling={scaling}", EVERY_STEP)
+    begin(start, settings, run, 1)
+    start(settings)  # what goes on is not scaled again
+    made, batch = load_model(run / "last.safetensors").model, events(24, 0)
+    assert ("features are scaled anew" in capsys.readouterr().err) == anew
+    expected = batch.features_NF.nanmean(0) if anew else model.embedding.mean_F
+    torch.testing.assert_close(made.embedding.mean_F, expected, atol=1e-5, rtol=0.0)
+    with torch.no_grad():
+        found, before = (decode(network.eval().predict(batch), batch) for network in (made, model))
+    assert 5 < len(before.row) < len(batch.kind_N)
+    for name in ("row", "label", "charge"):
+        assert torch.equal(getattr(found, name), getattr(before, name))
+    torch.testing.assert_close(found.momentum, before.momentum, atol=1e-3, rtol=1e-3)
 
 
 class Rungs:
