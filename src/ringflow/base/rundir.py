@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -72,6 +73,7 @@ def prepared(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite
             )
             if others and not ours:
                 raise UsageError(f"{folder} holds files that ringflow did not make; choose another output folder")
+            refuse_ways_out(folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(marked, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -98,6 +100,28 @@ def prepared(folder: Path, *, marks: Sequence[str] = (SETTINGS_FILE,), overwrite
         yield folder
     finally:
         os.close(lock)
+
+
+def refuse_ways_out(folder: Path) -> None:
+    """An error for a link in a folder that leads out of it, and for what is neither file nor folder.
+
+    A folder may be somebody else's, taken up to go on with: a command would write to, or remove, what is behind such a link,
+    and wait for ever for a pipe.
+    """
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError):  # others may be at work there
+                kind = path.lstat().st_mode
+                if stat.S_ISLNK(kind) and not leads_inside(path, folder):
+                    raise FailureError(f"{path} is a link out of its folder; put a copy in its place, or remove it")
+                if not (stat.S_ISLNK(kind) or stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                    raise FailureError(f"{path} is neither a file nor a folder; remove it")
+
+
+def leads_inside(link: Path, folder: Path) -> bool:
+    """Whether a link ends at something in a folder; one that leads back to itself ends nowhere."""
+    end = os.path.realpath(link)  # which, unlike `Path.resolve`, takes a loop
+    return Path(end).is_relative_to(os.path.realpath(folder)) and not os.path.islink(end)
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:

@@ -27,7 +27,7 @@ import pydantic
 
 from ringflow.base.errors import DatasetError, RingflowError, UsageError
 from ringflow.base.log import printable
-from ringflow.base.rundir import SETTINGS_FILE, write_atomic
+from ringflow.base.rundir import SETTINGS_FILE, leads_inside, write_atomic
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, Column, parquet_name
 
 MANIFEST_FILE = "manifest.json"
@@ -205,7 +205,7 @@ def read_manifest(folder: Path) -> Manifest:
 def inside(folder: Path, name: str) -> Path:
     """A file or folder of a dataset; an error if it is a link to somewhere else, which nobody meant to open or to change."""
     path = folder / name
-    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+    if path.is_symlink() and not leads_inside(path, folder):
         raise DatasetError(f"{path} is a link out of its folder; put a copy in its place, or remove it")
     return path
 

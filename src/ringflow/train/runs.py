@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from ringflow.base.errors import FailureError, UsageError
-from ringflow.base.rundir import SETTINGS_FILE, STUDY_FILE, write_errors
+from ringflow.base.rundir import SETTINGS_FILE, STUDY_FILE, refuse_ways_out, write_errors
 from ringflow.data.manifest import manifest_hash
 from ringflow.train.settings import TrainSettings
 
@@ -134,6 +134,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 def claimed(folder: Path, what: str = "training") -> Iterator[None]:
     """Two trainings in one folder would spoil each other: an error if another process has it; ours until the end."""
     with write_errors(folder):
+        refuse_ways_out(folder)
         lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,7 +25,15 @@ from ringflow.base.config import Settings, write
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.provenance import code_version
-from ringflow.base.rundir import ORIGIN_FILE, SETTINGS_FILE, STUDY_FILE, TRIALS_FOLDER, prepared, write_atomic
+from ringflow.base.rundir import (
+    ORIGIN_FILE,
+    SETTINGS_FILE,
+    STUDY_FILE,
+    TRIALS_FOLDER,
+    prepared,
+    refuse_ways_out,
+    write_atomic,
+)
 from ringflow.train.runs import NAMED, KnownPlace, claimed, find, is_same, located, places_of
 from ringflow.train.settings import TrainSettings
 from ringflow.tune import SchedulerName, SearchName
@@ -97,6 +105,7 @@ class StudyFolder:
     def __post_init__(self) -> None:
         if not (self.path / STUDY_FILE).is_file():
             raise InputFileError(f"{self.path} holds no study; give a folder made by `ringflow tune`")
+        refuse_ways_out(self.path)  # whose ever it is, it is read, gone on with, and gets a page
 
     @cached_property
     def settings(self) -> StudySettings:

@@ -105,6 +105,33 @@ def test_an_unfinished_folder_is_taken_up_by_the_kind_of_command_that_made_it(tm
     prepare(tmp_path / "begun", marks=("run.json",))
 
 
+@pytest.mark.parametrize("name", [MARK_FILE, SETTINGS_FILE, "checkpoints", "trials/0001"])
+def test_nothing_is_written_through_a_link_out_of_a_folder(tmp_path: Path, name: str) -> None:
+    outside, folder = tmp_path / "outside", prepare(tmp_path / "run")
+    outside.write_text("precious")
+    (folder / SETTINGS_FILE).touch()
+    (folder / "trials").mkdir()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(outside)
+    with pytest.raises(FailureError, match=f"{name} is a link out of its folder; put a copy"):
+        prepare(folder, overwrite=True)
+    assert outside.read_text() == "precious"
+
+
+def test_links_within_a_folder_are_fine_loops_and_pipes_are_not(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "run")
+    (folder / "best").symlink_to(folder / MARK_FILE)
+    (tmp_path / "link").symlink_to(folder)  # what is given itself may be one
+    prepare(tmp_path / "link")
+    (folder / "loop").symlink_to(folder / "loop")
+    with pytest.raises(FailureError, match="loop is a link out of its folder"):
+        prepare(folder)
+    (folder / "loop").unlink()
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(FailureError, match="pipe is neither a file nor a folder; remove it"):
+        prepare(folder)
+
+
 def test_two_commands_do_not_write_to_one_folder(tmp_path: Path) -> None:
     with prepared(tmp_path), pytest.raises(UsageError, match="another command is writing"):
         prepare(tmp_path)

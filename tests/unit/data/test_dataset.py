@@ -320,6 +320,13 @@ def test_a_link_out_of_the_dataset_is_not_followed(dataset: Path, tmp_path: Path
     assert name != "packed" or list(outside.iterdir()) == []
 
 
+def test_a_link_to_itself_is_one_line(dataset: Path) -> None:
+    (dataset / "manifest.json").unlink()
+    (dataset / "manifest.json").symlink_to("manifest.json")
+    with pytest.raises(DatasetError, match=r"manifest\.json is a link out of its folder"):
+        Dataset(dataset)
+
+
 def test_a_dataset_may_be_reached_by_a_link(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(dataset)
     assert len(list(Dataset(tmp_path / "link").packed(["track"]).event_number)) == 25

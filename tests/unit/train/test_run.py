@@ -179,6 +179,18 @@ def test_two_trainings_in_one_folder(dataset: Path, run: Path, command: Command,
     assert command(*words).code == 0
 
 
+def test_a_run_with_a_way_out_is_not_gone_on_with(dataset: Path, run: Path, tmp_path: Path, command: Command) -> None:
+    outside = tmp_path / "outside"
+    (outside / "step-9999999999").mkdir(parents=True)
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").symlink_to(outside)
+    words = ["train", f"data={dataset}", *SMALL, "length.events=90", "--out", run]
+    assert_one_line(
+        command(*words), 1, "checkpoints is a link out of its folder; put a copy in its place, or remove it"
+    )
+    assert (outside / "step-9999999999").is_dir()
+
+
 def test_a_dataset_of_another_schema_is_one_line(dataset: Path, tmp_path: Path, command: Command) -> None:
     newer = shutil.copytree(dataset, tmp_path / "newer")
     manifest = json.loads((newer / "manifest.json").read_text())

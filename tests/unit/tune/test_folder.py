@@ -158,6 +158,16 @@ def test_a_study_that_runs_is_left_alone(tmp_path: Path, overwrite: bool) -> Non
     assert folder.space.parameters
 
 
+@pytest.mark.parametrize("name", ["journal.log", "trials", "report"])
+def test_nothing_is_read_or_written_through_a_link_out_of_a_study(tmp_path: Path, name: str) -> None:
+    path = made_up(tmp_path).path
+    if (path / name).exists():
+        (path / name).rename(tmp_path / "outside")
+    (path / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(FailureError, match=f"{name} is a link out of its folder"):
+        StudyFolder(path)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"data": 3}', '{"ringflow": "1", "data": [], "places": {"a": 1}}'])
 def test_an_origin_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
     folder = made_up(tmp_path)
