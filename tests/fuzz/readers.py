@@ -497,7 +497,6 @@ def read_detector(path: Path) -> Any:
     from ringflow.sim.blocks import Shot, simulate_shot
     from ringflow.sim.geometry import load_detector
 
-    load_detector.cache_clear()
     found = load_detector(str(path))
     shot = Shot(str(path), (11,), 2.0, (-0.7, 0.7), 2, seed=1)
     return found.model_dump_json(), [_block_values(block) for block in simulate_shot(shot)]

@@ -70,7 +70,7 @@ def load_model(path: Path) -> LoadedModel:
             settings = ModelSettings.model_validate(record["settings"])
         except pydantic.ValidationError as error:
             what = error.errors()[0]
-            place = ".".join(map(str, what["loc"]))
+            place = ".".join(map(str, what["loc"]))[:100]
             raise InputFileError(
                 f"{path} has settings this version does not know ({place}: {what['msg']}); "
                 "use the version of ringflow that trained it"
