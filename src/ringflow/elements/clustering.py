@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ringflow.base.errors import UsageError
-from ringflow.elements.settings import ClusteringSettings
+from ringflow.elements.settings import ClusteringSettings, each
 from ringflow.elements.tables import ColumnTable, group_minimum, group_sum
 
 #: Towers kept free around every grid, so that windows never leave it; also the overlap of the barrel with itself in azimuth.
@@ -140,6 +140,9 @@ class Clusterer:
 
     def __init__(self, fronts: Sequence[Front], settings: ClusteringSettings, device: torch.device) -> None:
         self._settings = settings
+        self._fragment_energy, self._min_energy = (
+            torch.tensor(each(value), device=device) for value in (settings.fragment_energy, settings.min_energy)
+        )
         self._tower_size = (settings.ecal_tower, settings.hcal_tower, settings.yoke_tower)
         self._grid = grid = TowerGrid(fronts, self._tower_size, device)
         self._events_at_a_time = max(1, (_MAP_ENTRIES_CPU if device.type == "cpu" else _MAP_ENTRIES_GPU) // grid.size)
@@ -173,7 +176,7 @@ class Clusterer:
         owner = self._join(pre, pre_of_tower)
         self._map[towers.place] = _NOWHERE
         self._map[twin] = _NOWHERE
-        return self._number(hits, owner.index_select(0, label), len(seeds))
+        return self._number(hits, owner.index_select(0, label), pre.subsystem // 2)
 
     def _fill(self, hits: CalorimeterHits, first_event: int) -> tuple[Tensor, _Towers, Tensor]:
         """Write the occupied towers into the map; returns the tower of each hit, the towers, and the places of their twins."""
@@ -230,7 +233,7 @@ class Clusterer:
         calorimeter = pre.subsystem // 2
         continues = pre.rear_hits >= 2
         # What goes through the ECAL is a minimum-ionising track, however little it leaves.
-        small = (pre.energy < settings.fragment_energy) & ~continues
+        small = (pre.energy < self._fragment_energy[calorimeter]) & ~continues
 
         def candidates(accepted: Tensor) -> Tensor:
             # By tower; number -1, no tower, is the last entry.
@@ -240,7 +243,7 @@ class Clusterer:
         large = candidates(~small)
         for kind in (ECAL, HCAL, YOKE):
             rows = torch.nonzero(small & (calorimeter == kind)).squeeze(1)
-            owner[rows] = self._nearest(rows, kind, settings.fragment_distance, large, pre, pre.centre)
+            owner[rows] = self._nearest(rows, kind, each(settings.fragment_distance)[kind], large, pre, pre.centre)
         for kind, front, accepted in ((HCAL, ECAL, continues), (YOKE, HCAL, torch.ones_like(small))):
             rows = torch.nonzero((calorimeter == kind) & (owner == own)).squeeze(1)
             owner[rows] = self._nearest(rows, front, settings.link_distance, candidates(accepted), pre, pre.front)
@@ -265,13 +268,14 @@ class Clusterer:
         nearest = other.gather(0, first.clamp_max(len(steps) - 1).unsqueeze(0)).squeeze(0)
         return torch.where(first < len(steps), nearest, rows)
 
-    def _number(self, hits: CalorimeterHits, label: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Drop what is too small and number the rest in order of event and falling energy."""
+    def _number(self, hits: CalorimeterHits, label: Tensor, calorimeter: Tensor) -> tuple[Tensor, Tensor]:
+        """Drop what is too small for the calorimeter it begins in, number the rest in order of event and falling energy."""
+        count = len(calorimeter)
         energy = group_sum(hits.energy, label, count)
         size = torch.bincount(label, minlength=count)
         event = torch.zeros(count, dtype=torch.int64, device=label.device)
         event[label] = hits.event
-        kept = torch.nonzero((energy >= self._settings.min_energy) & (size >= self._settings.min_hits)).squeeze(1)
+        kept = torch.nonzero((energy >= self._min_energy[calorimeter]) & (size >= self._settings.min_hits)).squeeze(1)
         order = kept[torch.argsort(energy[kept], descending=True, stable=True)]
         order = order[torch.argsort(event[order], stable=True)]
         number = torch.full((count,), _NOWHERE, dtype=torch.int64, device=label.device)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from ringflow.base.config import Settings
+
+NotNegative = Annotated[float, Field(ge=0)]
+#: One number for all calorimeters, or one each for ECAL, HCAL and yoke.
+Each = NotNegative | tuple[NotNegative, NotNegative, NotNegative]
 
 
 class ClusteringSettings(Settings):
@@ -14,13 +20,18 @@ class ClusteringSettings(Settings):
     hcal_tower: float = Field(gt=0)
     yoke_tower: float = Field(gt=0)
     #: A pre-cluster below this energy is a fragment: it joins the nearest larger one within `fragment_distance`.
-    fragment_energy: float = Field(ge=0)
-    fragment_distance: float = Field(ge=0)
+    fragment_energy: Each
+    fragment_distance: Each
     #: A hadronic pre-cluster continues an electromagnetic one that is at most so far away and has hits from `rear_layer` on.
     link_distance: float = Field(ge=0)
     rear_layer: int = Field(ge=0)
-    #: What is smaller in the end is noise: its hits belong to no cluster.
-    min_energy: float = Field(ge=0)
+    #: What begins in a calorimeter and is smaller in the end is noise: its hits belong to no cluster.
+    min_energy: Each
     min_hits: int = Field(ge=1)
     #: The time of a whole cluster is off by so much (ns), however many hits it has: clocks, and what calibration leaves.
     time_floor: float = Field(default=0.0, ge=0)
+
+
+def each(value: Each) -> tuple[float, float, float]:
+    """The numbers of ECAL, HCAL and yoke."""
+    return value if isinstance(value, tuple) else (value, value, value)

@@ -41,11 +41,11 @@ def shower(phi: float, theta: float, energy: float, layers: range, subsystem: in
     return [(e, energy * w / total, x, y, z, s, layer) for e, w, x, y, z, s, layer in rows]
 
 
-def cluster(*parts, events: int = 1):
+def cluster(*parts, events: int = 1, clusterer: Clusterer = CLUSTERER):
     rows = sorted((row for part in parts for row in part), key=lambda row: row[0])
     event, energy, x, y, z, subsystem, layer = (torch.tensor(column) for column in zip(*rows, strict=True))
     hits = CalorimeterHits(event, energy.float(), x.float(), y.float(), z.float(), subsystem, layer)
-    label, cluster_event = CLUSTERER.cluster(hits, events)
+    label, cluster_event = clusterer.cluster(hits, events)
     return label, cluster_event, energy
 
 
@@ -113,3 +113,22 @@ def test_no_hits_no_clusters():
     hits = CalorimeterHits(none.long(), none, none, none, none, none.long(), none.long())
     label, events = CLUSTERER.cluster(hits, 3)
     assert len(label) == len(events) == 0
+
+
+def test_each_calorimeter_may_have_limits_of_its_own():
+    """What is soft and alone in the HCAL is dropped, and fragments there join from further away, than in the ECAL."""
+    given = {
+        "min_energy": (0.15, 0.3, 0.1),
+        "fragment_distance": (50.0, 200.0, 100.0),
+        "fragment_energy": (0.3, 0.5, 0.3),
+    }
+    own = Clusterer(FRONTS, SETTINGS.model_copy(update=given), torch.device("cpu"))
+    soft = [shower(0.3, 1.5, 0.25, FRONT, subsystem) for subsystem in (0, 2)]
+    assert [len(cluster(part, clusterer=CLUSTERER)[1]) for part in soft] == [1, 1]
+    assert [len(cluster(part, clusterer=own)[1]) for part in soft] == [1, 0]
+
+    for subsystem, clusters in ((0, 2), (2, 1)):
+        apart = 150.0 / (1500.0 if subsystem == 0 else 1740.0)
+        beside = shower(0.3, 1.5, 5.0, FRONT, subsystem), shower(0.3 + apart, 1.5, 0.29, FRONT, subsystem)
+        assert len(cluster(*beside, clusterer=own)[1]) == clusters
+        assert len(cluster(*beside)[1]) == 2
