@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,8 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, RecursionError)
 
 #: What a row group may unpack into: so many bytes, or so many times the size of its file.
 _MODEST, _MOST_PACKED = 1 << 28, 200
+#: Of a column in a row group.
+_MOST_PAGES = 1 << 16
 #: Seconds after a write in which another one may leave the time of a file as it is.
 _SETTLED = 2.0
 #: Of the sha256 of a cached file, in its name.
@@ -255,35 +257,53 @@ def _hash_of(path: Path, *_: int) -> str:
 
 
 def require_modest(path: Path) -> None:
-    """An error for a Parquet file that says it unpacks into more than one would ever write: it would take all memory."""
+    """An error for a Parquet file that unpacks into more than one would ever write: it would take all memory."""
     size = path.stat().st_size
-    for values in _values_of_groups(path):
-        if 8 * values > max(_MODEST, _MOST_PACKED * size):
-            raise ValueError(f"{values} numbers in {size_in_words(size)}")
+    if (needed := _largest_group(path)) > max(_MODEST, _MOST_PACKED * size):
+        raise ValueError(f"{size_in_words(size)} that unpack into {size_in_words(needed)}")
 
 
-def _values_of_groups(path: Path) -> list[int]:
-    """How many values each row group has, as the footer of a Parquet file says.
+def _largest_group(path: Path) -> int:
+    """Bytes that the row group of a Parquet file unpacks into that takes most, as its footer and the heads of its pages say.
 
-    Read here (FileMetaData.row_groups[].columns[].meta_data.num_values of parquet.thrift), because Arrow ends the process when
-    it is asked for a column whose statistics are damaged.
+    Read here, by the names and numbers of parquet.thrift: Arrow ends the process when it is asked for a column whose statistics
+    are damaged, and has no word on pages, which may hold more than the footer says.
     """
-    with path.open("rb") as file:
-        file.seek(-8, os.SEEK_END)
-        length = int.from_bytes(file.read(4), "little")
-        file.seek(-8 - length, os.SEEK_END)
-        footer = io.BytesIO(file.read(length))
     try:
-        groups = _thrift(footer, _STRUCT)[4]
-        return [sum(column[3][5] for column in group[1]) for group in groups]
+        with path.open("rb") as file:
+            file.seek(-8, os.SEEK_END)
+            length = int.from_bytes(file.read(4), "little")
+            file.seek(-8 - length, os.SEEK_END)
+            groups = _thrift(io.BytesIO(file.read(length)), _STRUCT)[4]  # FileMetaData.row_groups
+            # .columns[].meta_data
+            return max((sum(_column_bytes(file, column[3]) for column in group[1]) for group in groups), default=0)
     except (IndexError, KeyError, TypeError):
-        raise ValueError("its footer is damaged") from None
+        raise ValueError("its footer or the head of a page is damaged") from None
+
+
+def _column_bytes(file: BinaryIO, told: dict[int, Any]) -> int:
+    """What a column of a row group unpacks into: the sum over its pages, which Arrow reads until it has all values."""
+    values, length, data_page, dictionary_page = told[5], told[7], told[9], told.get(11, 0)
+    at = dictionary_page if 0 < dictionary_page < data_page else data_page
+    end, seen, needed = at + length, 0, 0
+    for _ in range(_MOST_PAGES):
+        if at >= end or seen >= values:
+            return int(max(needed, 8 * values))
+        file.seek(at)
+        page = _thrift(file, _STRUCT)
+        head = page.get(5) or page.get(7) or page.get(8) or {1: 0}  # data_page_header, dictionary_page_header, .._v2
+        seen += 0 if 7 in page else head[1]
+        needed += max(page[2], 8 * head[1])  # uncompressed_page_size
+        if page[3] < 0:
+            break
+        at = file.tell() + page[3]  # compressed_page_size
+    raise ValueError("a column has pages without end")
 
 
 _LIST, _SET, _STRUCT = 9, 10, 12
 
 
-def _thrift(text: io.BytesIO, kind: int) -> Any:
+def _thrift(text: BinaryIO, kind: int) -> Any:
     """A value in Thrift's compact protocol: structs by number of their fields, lists, whole numbers; of others their bytes."""
     if kind == _STRUCT:
         fields, number = {}, 0
@@ -302,7 +322,7 @@ def _thrift(text: io.BytesIO, kind: int) -> Any:
     return text.read(_varint(text) if kind == 8 else 8 if kind == 7 else 1)
 
 
-def _varint(text: io.BytesIO) -> int:
+def _varint(text: BinaryIO) -> int:
     value, shift = 0, 0
     while shift < 70:
         byte = text.read(1)[0]
@@ -313,7 +333,7 @@ def _varint(text: io.BytesIO) -> int:
     raise ValueError("its footer has a number without end")
 
 
-def _zigzag(text: io.BytesIO) -> int:
+def _zigzag(text: BinaryIO) -> int:
     value = _varint(text)
     return (value >> 1) ^ -(value & 1)
 
