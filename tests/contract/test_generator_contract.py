@@ -12,6 +12,7 @@ import numpy as np
 import pyhepmc
 import pytest
 
+from fixtures.lhe_files import quarks, two_w, write_lhe
 from ringflow.event.particles import lookup
 from ringflow.sim.generator import GeneratedEvents, Generator, make_generator
 from ringflow.sim.settings import GeneratorSettings
@@ -160,3 +161,13 @@ class TestHepMC(GeneratorContract):
             vertex.add_particle_out(pyhepmc.GenParticle((sign * momentum, 0, 0, energy), 15 * sign, 1))
         event.add_vertex(vertex)
         return event
+
+
+class TestLHE(GeneratorContract):
+    """A file of quarks, whose showers the seed decides."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def settings(cls, tmp_path_factory: pytest.TempPathFactory) -> GeneratorSettings:
+        events = [(quarks if number % 2 else two_w)(100.0, phi=0.4 * number) for number in range(7)]
+        return GeneratorSettings(hepmc=write_lhe(tmp_path_factory.mktemp("lhe") / "events.lhe", *events), seed=3)

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from fixtures.fake_events import fake_block, write_fake_dataset
+from fixtures.lhe_files import quarks, two_w, write_lhe
 from fuzz.mutations import BYTES, DOCUMENT, TEXT, Mutation
 from ringflow.event.block import EventBlock, cast
 
@@ -364,6 +366,27 @@ def make_gzipped_hepmc(folder: Path) -> Path:
     return packed
 
 
+def make_hepmc2(folder: Path) -> Path:
+    import pyhepmc
+
+    path = folder / "events.hepmc2"
+    with pyhepmc.open(make_hepmc(folder)) as events, pyhepmc.open(path, "w", format="hepmc2") as file:
+        for event in events:
+            file.write(event)
+    return path
+
+
+def make_lhe(folder: Path) -> Path:
+    return write_lhe(folder / "events.lhe", quarks(50.0), two_w(100.0))
+
+
+@cache
+def _shower(beams: Any) -> Any:
+    from ringflow.sim.lhe import PartonShower
+
+    return PartonShower(beams, _CYLINDER)
+
+
 @cache
 def _decayer() -> Any:
     from ringflow.sim.pythia import Decayer
@@ -377,6 +400,15 @@ def read_hepmc(path: Path) -> Any:
     generator = HepMCGenerator(path, 1, _CYLINDER)
     generator._decayer = _decayer()  # Pythia takes a tenth of a second to begin
     return generator.generate(0, generator.num_available).pdg.tolist()
+
+
+def read_lhe(path: Path) -> Any:
+    import ringflow.sim.hepmc
+
+    with patch.object(
+        ringflow.sim.hepmc, "PartonShower", lambda beams, _: _shower(beams)
+    ):  # a quarter of a second each
+        return read_hepmc(path)
 
 
 def make_edm4hep(folder: Path) -> Path:
@@ -645,6 +677,8 @@ KINDS: dict[str, Kind] = {
     "hepmc": Kind(make_hepmc, read_hepmc),
     "zstandard hepmc": Kind(make_packed_hepmc, read_hepmc, "", BYTES),
     "gzip hepmc": Kind(make_gzipped_hepmc, read_hepmc, "", BYTES),
+    "hepmc2": Kind(make_hepmc2, read_hepmc),
+    "lhe": Kind(make_lhe, read_lhe),
     "edm4hep": Kind(make_edm4hep, read_edm4hep, "", BYTES),
     "phoenix": Kind(make_phoenix, read_phoenix, "", DOCUMENT),
     "links": Kind(make_links, read_links, "", DOCUMENT),

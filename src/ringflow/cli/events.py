@@ -49,7 +49,9 @@ def simulate(
     *overrides: options.Overrides,
     out: Out,
     energy: Annotated[float | None, about("Energy of the sample in GeV, if not its own.")] = None,
-    hepmc: Annotated[Path | None, about("HepMC3 file to read events from instead (plain, .gz or .zst).")] = None,
+    hepmc: Annotated[
+        Path | None, about("HepMC3, HepMC2 or LHE file to read events from instead (plain, .gz or .zst).")
+    ] = None,
     events: Annotated[Count | None, about("Number of events; all of a file and 1000 of a sample unless given.")] = None,
     detector: options.Detector | None = None,
     workers: options.Workers | None = None,
@@ -60,7 +62,7 @@ def simulate(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Simulate a sample, or the events of a HepMC3 file, into a dataset.
+    """Simulate a sample, or the events of a HepMC3, HepMC2 or LHE file, into a dataset.
 
     An interrupted production goes on where it stopped when the same command is given again.
     """

@@ -170,7 +170,7 @@ def sample_name(name: str, energy: float | None = None) -> str:
 
 
 def make_generator(settings: GeneratorSettings, tracker_radius: float, tracker_half_length: float) -> Generator:
-    """The generator of a sample or of a HepMC file; particles that decay do so within the tracker cylinder (mm)."""
+    """The generator of a sample or of a file; particles that decay do so within the tracker cylinder (mm)."""
     if (settings.sample is None) == (settings.hepmc is None):
         given = f"both {settings.sample!r} and {str(settings.hepmc)!r}" if settings.sample else "neither"
         raise UsageError(f"give a sample or a HepMC file, not {given}; samples: {', '.join(sample_names())}")

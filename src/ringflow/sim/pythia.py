@@ -94,7 +94,7 @@ class PythiaSource:
     """One Pythia, started when it is first needed, that makes the event of a given name."""
 
     def __init__(self, collision: Collision, cylinder: Cylinder) -> None:
-        self.settings = [*_common_lines(cylinder), f"Beams:eCM = {collision.cm_energy!r}", *collision.pythia]
+        self.settings = [*common_lines(cylinder), f"Beams:eCM = {collision.cm_energy!r}", *collision.pythia]
         self._names: Iterator[EventName] = iter(())
 
     @cached_property
@@ -148,8 +148,8 @@ class PythiaSource:
         return ak.to_numpy(ak.num(particles)).astype(np.int64), dict(zip(COLUMNS, columns, strict=True))
 
 
-def start_pythia(lines: Sequence[str], hook: object = None) -> Any:
-    """A silent Pythia, initialised with the settings."""
+def start_pythia(lines: Sequence[str], hook: object = None, partons: object = None) -> Any:
+    """A silent Pythia, initialised with the settings; `partons` is an `LHAup` that gives it its events."""
     import pythia8mc
 
     data = os.environ.get("PYTHIA8DATA")
@@ -161,6 +161,8 @@ def start_pythia(lines: Sequence[str], hook: object = None) -> Any:
             raise FailureError(f"Pythia does not accept {line!r}; {_DATA_HINT}")
     if hook is not None:
         pythia.addUserHooksPtr(hook)
+    if partons is not None:
+        pythia.setLHAupPtr(partons)
     if not pythia.init():
         raise FailureError(f"Pythia does not start with {', '.join(lines)}; {_DATA_HINT}")
     return pythia
@@ -179,7 +181,19 @@ def reseed(pythia: Any, key: int) -> None:
     pythia.rndm.setState(state)
 
 
-def _common_lines(cylinder: Cylinder) -> list[str]:
+def final_particles(pythia: Any) -> Columns:
+    """What the event in Pythia ends with."""
+    rows = [
+        (p.id(), p.px(), p.py(), p.pz(), p.e(), p.xProd(), p.yProd(), p.zProd(), p.tProd() / SPEED_OF_LIGHT)
+        for p in pythia.event
+        if p.isFinal()
+    ]
+    columns = dict(zip(COLUMNS, np.array(rows).reshape(-1, len(COLUMNS)).T, strict=True))
+    return {**columns, "pdg": columns["pdg"].astype(np.int32)}
+
+
+def common_lines(cylinder: Cylinder) -> list[str]:
+    """Settings of every Pythia."""
     radius, half_length = cylinder
     return [*_BASE_LINES, f"ParticleDecays:xyMax = {radius!r}", f"ParticleDecays:zMax = {half_length!r}"]
 
@@ -192,7 +206,7 @@ class Decayer:
     """Lets Pythia decay what has less than about a metre to live, inside the cylinder; pi, K+-, K0L, mu and n stay."""
 
     def __init__(self, cylinder: Cylinder) -> None:
-        self._pythia = start_pythia([*_common_lines(cylinder), "ProcessLevel:all = off"])
+        self._pythia = start_pythia([*common_lines(cylinder), "ProcessLevel:all = off"])
 
     def is_short_lived(self, pdg: int) -> bool:
         """Whether Pythia would decay it; what is neither hadron nor tau, or not known to Pythia, is left alone."""
@@ -217,16 +231,8 @@ class Decayer:
         else:
             kinds = sorted(set(particles["pdg"][decaying].tolist()))
             raise FailureError(f"Pythia failed {ATTEMPTS} times to decay PDG {kinds}; check energies and momenta")
-        rows = [
-            (p.id(), p.px(), p.py(), p.pz(), p.e(), p.xProd(), p.yProd(), p.zProd(), p.tProd() / SPEED_OF_LIGHT)
-            for p in self._pythia.event
-            if p.isFinal()
-        ]
-        products = np.array(rows).reshape(-1, len(COLUMNS)).T
-        return {
-            key: np.concatenate([particles[key][~decaying], made.astype(np.int32) if key == "pdg" else made])
-            for key, made in zip(COLUMNS, products, strict=True)
-        }
+        made = final_particles(self._pythia)
+        return {key: np.concatenate([particles[key][~decaying], made[key]]) for key in COLUMNS}
 
     def _fill(self, particles: Columns) -> None:
         event, rndm, table = self._pythia.event, self._pythia.rndm, self._pythia.particleData

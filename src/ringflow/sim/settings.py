@@ -10,11 +10,11 @@ from ringflow.base.config import Settings
 
 
 class GeneratorSettings(Settings):
-    """Where the collisions come from: a named sample, or a HepMC3 file."""
+    """Where the collisions come from: a named sample, or a file of another generator."""
 
     #: Name of a sample, at another energy with it: `ttbar@500`.
     sample: str | None = None
-    #: HepMC3 file to read instead of a sample: plain, .gz or .zst.
+    #: HepMC3, HepMC2 or LHE file to read instead of a sample: plain, .gz or .zst.
     hepmc: Path | None = None
     #: The same seed gives the same events.
     seed: int = Field(default=1, ge=0)
@@ -23,7 +23,7 @@ class GeneratorSettings(Settings):
 class ProductionSettings(Settings):
     """How many events, and how the work is cut. Neither `workers` nor `events` changes any event."""
 
-    #: Number of events; left out: all of a HepMC file, or 1000 of a sample.
+    #: Number of events; left out: all of a file, or 1000 of a sample.
     events: int | None = Field(default=None, ge=1)
     #: Processes to use; the events do not depend on it.
     workers: int = Field(default=1, ge=1)

@@ -141,7 +141,7 @@ def _flipped_checksum(data: bytes) -> bytes:
     ("damage", "complaint"),
     [
         (lambda data: b"", "is empty"),
-        (lambda data: b"event,px,py\n1,2,3\n", "is not a HepMC3 ASCII file"),
+        (lambda data: b"event,px,py\n1,2,3\n", "is no HepMC3, HepMC2 or LHE file"),
         (lambda data: data[: data.rindex(b"HepMC::Asciiv3-END")], "is truncated"),
         (lambda data: gzip.compress(data)[: len(gzip.compress(data)) // 2], "cannot be read to its end"),
         (_flipped_checksum, "cannot be read to its end"),
@@ -246,6 +246,130 @@ def test_a_particle_that_is_its_own_ancestor_is_refused_unless_the_file_says_so(
         read(path)
     path.write_bytes(path.read_bytes().replace(b"\nP 1 ", b"\nA 0 cycles 1\nP 1 ", 1))
     assert read(path).z.tolist() == [3.0]
+
+
+# --- HepMC2 -----------------------------------------------------------------------------------------------------------
+
+
+def as_hepmc2(path: Path) -> Path:
+    """The same events as HepMC2, written by the library; and, from those, as HepMC3 again."""
+    old = path.with_suffix(".hepmc2")
+    with pyhepmc.open(path) as events, pyhepmc.open(old, "w", format="hepmc2") as file:
+        for event in events:
+            file.write(event)
+    with pyhepmc.open(old) as events, pyhepmc.open(path, "w") as file:
+        for event in events:
+            file.write(event)
+    return old
+
+
+def _of_many_vertices() -> EventBuilder:
+    builder = EventBuilder(place=(0.0, 0.0, 3.0))
+    second = builder.vertex([builder.emit(builder.collision, 23, (0, 0, 0), status=2)])
+    kaon = builder.emit(second, 310, (5.0, 1.0, 0), status=2)
+    builder.emit(second, -521, (1.0, 2.0, -1.0))
+    builder.decay(kaon, (50.0, 10.0, 3.0), (211, (3.0, 1.0, 0)), (-211, (2.0, 0, 0)))
+    return builder
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd], ids=["plain", "gzip", "zstandard"])
+def test_hepmc2_is_what_the_library_makes_hepmc3_of(write: Callable[..., Path], pack: Callable[[bytes], bytes]) -> None:
+    converted = _of_many_vertices()
+    converted.event.set_units(Units.MEV, Units.CM)
+    far = decayed(310, (30.0, 0, 1.0), (1700.0, 0, 50.0), (22, (0.25, 0, 0)), (22, (0.25, 0, 0)))
+    path = write(simple(10.0), _of_many_vertices().event, converted.event, far.event)
+    old = as_hepmc2(path)
+    assert b"U MEV CM" in old.read_bytes()
+    old.write_bytes(pack(old.read_bytes() * 2))
+    found, expected = read(old), read(path)
+    assert (len(expected), len(found), found.pdg[-1]) == (4, 8, 310)
+    assert found.counts[:4].tolist() == expected.counts.tolist()  # further ones have other numbers, and other decays
+    for name in ("pdg", "px", "py", "pz", "energy", "x", "y", "z", "time"):
+        assert getattr(found, name)[: len(expected.pdg)].tolist() == getattr(expected, name).tolist(), name
+    assert HepMCGenerator(old, 1, CYLINDER).describe()["kind"] == "hepmc2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"E 3 0", b"E 3 x"),
+        (b"V -2 0", b"V -1 0"),
+        (b"V -2 0", b"V 2 0"),
+        (b" 0 2 0\nP", b" 0 3 0\nP"),
+        (b"P 10003 310", b"P 10003 2147483648"),
+        (b"P 10003 310", b"P 10003 K0S"),
+        (b"P 10003 310", b"V 10003 310"),
+        (b" 2 0 0 -2 0\n", b" 2 0 0 -7 0\n"),
+        (b" 2 0 0 -2 0\n", b" 2 0 0 2 0\n"),
+        (b" 2 0 0 -2 0\n", b" 2 0 0 -1 0\n"),  # made where it ends
+        (b" 4 0 0 -1 0\n", b" 4 0 0 -2 0\n"),  # stands at one vertex and ends at another
+        (b"U GEV MM", b"U GEV KM"),
+    ],
+)
+def test_a_damaged_event_of_hepmc2_is_named(
+    write: Callable[..., Path], old: bytes, new: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    builders = [
+        decayed(310, (5.0 + number, 0, 0), (9.0, 0, 0), (22, (1.0, 0, 0)), (22, (2.0, 0, 0))) for number in range(5)
+    ]
+    for number, builder in enumerate(builders):
+        builder.event.event_number = number
+    path = as_hepmc2(write(*(builder.event for builder in builders)))
+    capfd.readouterr()
+    text = path.read_bytes()
+    at = text.index(b"\nE 3 ")
+    assert old in text[at:], text[at:].decode()
+    path.write_bytes(text[:at] + text[at:].replace(old, new, 1))
+    generator = HepMCGenerator(path, 1, CYLINDER)
+    with pytest.raises(
+        InputFileError, match=r"events\.hepmc2: event 3 is damaged: .* in line \d+, '.*'(\.\.\.)?; make"
+    ) as error:
+        generator.generate(3, 1)
+    line, value = re.search(r" in line (\d+), '(.*?)'", str(error.value)).groups()
+    assert path.read_bytes().splitlines()[int(line) - 1].decode().startswith(value.rstrip("."))
+    assert len(generator.generate(2, 1)) == len(generator.generate(4, 1)) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_hepmc2_without_units_has_gev_and_mm_and_ends_with_no_partons(write: Callable[..., Path]) -> None:
+    path = as_hepmc2(write(emitted(22, (1.0, 0, 0), place=(0.0, 0.0, 3.0)).event))
+    path.write_bytes(path.read_bytes().replace(b"U GEV MM\n", b""))
+    assert (read(path).energy.tolist(), read(path).z.tolist()) == ([1.0], [3.0])
+    path = as_hepmc2(write(emitted(21, (1.0, 0, 0)).event))
+    with pytest.raises(InputFileError, match="ends with quarks or gluons"):
+        read(path)
+    path.write_bytes(path.read_bytes().replace(b"HepMC::IO_GenEvent-END_EVENT_LISTING", b""))
+    with pytest.raises(InputFileError, match="is truncated"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\0\0\0\x28\xab\xad\xca\xfe\0\0\0\1", r"is an LCIO file; lcio2edm4hep \(of k4EDM4hep2LcioConv\) makes"),
+        (
+            b"\0\0\0\1\0\0\0\xa4\0\0\0\0042.01\0\0\0\5title",
+            "is a stdhep file, which is not read; have the generator write",
+        ),
+    ],
+)
+def test_binary_files_are_known_and_what_to_do_is_said(tmp_path: Path, content: bytes, what: str) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(content)
+    with pytest.raises(InputFileError, match=what) as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_in_which_no_event_begins_is_refused(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hepmc_file, "_LARGEST_EVENT", 3000)
+    path = write(simple(10.0))
+    head, begin, rest = path.read_bytes().partition(b"E 0 ")
+    path.write_bytes(head + b"A more\n" * 500 + begin + rest)
+    with pytest.raises(InputFileError, match="bytes into the file, and no event has begun"):
+        read(path)
 
 
 # --- the final state --------------------------------------------------------------------------------------------------
