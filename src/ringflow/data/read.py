@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -45,8 +46,8 @@ from ringflow.data.write import EVENT_NUMBER, VERSION_KEY, arrow_schema, file_ha
 from ringflow.event.block import Collection, EventBlock, concatenate, dangling
 from ringflow.event.schema import COLLECTIONS, SCHEMA_VERSION, parquet_name
 
-#: What Arrow raises for a broken file; a ValueError is, for example, a column name that is no text any more.
-UNREADABLE = (pa.ArrowException, OSError, ValueError, RecursionError)
+#: What reading a broken file raises; a ValueError is, for example, a column name that is no text any more.
+UNREADABLE = (pa.ArrowException, OSError, ValueError, RecursionError, struct.error)
 
 #: What a row group may unpack into: so many bytes, or so many times the size of its file.
 _MODEST, _MOST_PACKED = 1 << 28, 200
@@ -120,7 +121,7 @@ class Dataset:
                 for block in self.events(columns=names):
                     writer.write_table(to_table(block, wanted))
 
-        packed = PackedEvents(whole_cache(folder, f"{key}.arrow", make), wanted)
+        packed = PackedEvents(whole_cache(folder, f"{key}.arrow", make), wanted, len(self))
         return packed if split is None else packed.select(self.manifest.split_rule.select(packed.event_number, split))
 
 
@@ -150,17 +151,50 @@ def is_whole(cached: Path) -> bool:
     return cached.is_file() and not cached.is_symlink() and file_hash(cached)[:_DIGITS] == said
 
 
+def _mapped(file: Path, schema: pa.Schema) -> pa.Table:
+    """The table in a file of Arrow's format that has this schema, over the memory of the file itself.
+
+    Its messages are read one after the other: the footer may name other ones, and those may unpack into all memory.
+    """
+    source = pa.memory_map(str(file))
+    source.seek(8)  # behind ARROW1
+    first, *others = pa.ipc.MessageReader.open_stream(source)
+    if not pa.ipc.read_schema(first).equals(schema):
+        raise ValueError("it has other columns")
+    if any(message.type != "record batch" or _is_compressed(message.metadata) for message in others):
+        raise ValueError("it has other parts than blocks of events, or packed ones")
+    return pa.Table.from_batches([pa.ipc.read_record_batch(message, schema) for message in others], schema)
+
+
+def _is_compressed(message: pa.Buffer) -> bool:
+    """Whether a record batch says how it is compressed (Message.header.compression of Arrow's Message.fbs)."""
+
+    def number(at: int, form: str) -> int:
+        return int(struct.unpack_from(f"<{form}", message, at)[0])
+
+    def field(table: int, which: int) -> int:
+        """Where a field of a table is, counted from the table; 0: it is not there."""
+        fields = table - number(table, "i")
+        return number(fields + 4 + 2 * which, "H") if 4 + 2 * which < number(fields, "H") else 0
+
+    root = number(0, "I")
+    header = root + field(root, 2)
+    return field(header + number(header, "I"), 3) != 0
+
+
 class PackedEvents:
     """Random access to memory-mapped events: `packed[i]["track"]["pt"]` is a slice without a copy.
 
     The file is in Arrow's format, uncompressed, a batch per block of the shards; processes on one machine share its pages.
     """
 
-    def __init__(self, file: Path, columns: Columns) -> None:
+    def __init__(self, file: Path, columns: Columns, num_events: int) -> None:
         self.columns = columns
         try:
-            self._table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+            self._table = _mapped(file, arrow_schema(columns))
             self._table.validate(full=True)
+            if len(self._table) != num_events:
+                raise ValueError(f"{len(self._table)} of {num_events}")
             to_block(self._table, columns)
         except UNREADABLE as error:  # its hash is right: somebody made it like that
             raise DatasetError(f"{file} holds no events of this dataset ({reason_of(error)}); remove it") from None

@@ -307,6 +307,29 @@ def test_shards_follow_each_other_and_each_is_there_once(dataset: Path) -> None:
             Dataset(dataset)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: (table, "zstd"), "packed ones"),
+        (lambda table: (table.drop(["track_pt"]), None), "other columns"),
+        (lambda table: (table.slice(1), None), "24 of 25"),
+        (lambda table: (table.filter(np.zeros(25, bool)), "lz4"), "0 of 25|packed ones"),
+    ],
+)
+def test_a_cache_that_somebody_else_made_is_refused(
+    dataset: Path, change: Callable[[pa.Table], tuple[pa.Table, str | None]], said: str
+) -> None:
+    Dataset(dataset).packed(["track"])
+    (file,) = (dataset / "packed").iterdir()
+    table, compression = change(pa.ipc.open_file(file).read_all())
+    file.unlink()
+    with pa.ipc.new_file(file, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    file.rename(file.with_name(f"{file.stem.partition('-')[0]}-{file_hash(file)[:32]}.arrow"))  # its name is right
+    with pytest.raises(DatasetError, match=rf"holds no events of this dataset \(.*{said}.*\); remove it"):
+        Dataset(dataset).packed(["track"])
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "shard-00001.parquet", "packed"])
 def test_a_link_out_of_the_dataset_is_not_followed(dataset: Path, tmp_path: Path, name: str) -> None:
     outside, path = tmp_path / "outside", dataset / name
