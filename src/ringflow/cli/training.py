@@ -89,10 +89,13 @@ def prune(
 
 def _finish_training(settings: TrainSettings, result: dict[str, Any]) -> None:
     """Name the command by which one sees how good the network is, on events that it has not learned from."""
+    from ringflow.sim.geometry import split_variation
+
     kind, _, samples = settings.data.partition(":")
     if kind == "sim":
         sample = samples.split(",")[0].strip()
-        words = ["simulate", sample, "--detector", settings.detector, "--out", f"data/{sample}"]
+        detector, _ = split_variation(settings.detector)
+        words = ["simulate", sample, "--detector", detector, "--out", f"data/{sample}"]
     else:
         datasets = [name.strip() for name in settings.data.split(",")]
         words = ["evaluate", *datasets, "--split", "test", "--model", str(result["model"])]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -139,23 +140,39 @@ class Clusterer:
     """Clusters hits on one device; keeps its tower map between calls, since filling it anew costs more than using it."""
 
     def __init__(self, fronts: Sequence[Front], settings: ClusteringSettings, device: torch.device) -> None:
-        self._settings = settings
-        self._fragment_energy, self._min_energy = (
-            torch.tensor(each(value), device=device) for value in (settings.fragment_energy, settings.min_energy)
-        )
         self._tower_size = (settings.ecal_tower, settings.hcal_tower, settings.yoke_tower)
         self._grid = grid = TowerGrid(fronts, self._tower_size, device)
         self._events_at_a_time = max(1, (_MAP_ENTRIES_CPU if device.type == "cpu" else _MAP_ENTRIES_GPU) // grid.size)
         self._map = torch.full((0,), _NOWHERE, dtype=torch.int32, device=device)
+        self._settle(settings)
         self._inner = _window(1, device)[1:]
         ring = _window(2, device)
         self._outer = ring[ring.abs().amax(1) == 2]
 
-    def cluster(self, hits: CalorimeterHits, num_events: int) -> tuple[Tensor, Tensor]:
-        """Cluster of each hit (-1 if none), counted over all events in order, and the event of each cluster."""
+    def with_settings(self, settings: ClusteringSettings, num_events: int) -> Clusterer:
+        """Another one with the same towers; both use one tower map, so that they never may at the same time."""
+        self._reserve(num_events)
+        other = copy(self)
+        other._settle(settings)
+        return other
+
+    def _settle(self, settings: ClusteringSettings) -> None:
+        self._settings = settings
+        self._fragment_energy, self._min_energy = (
+            torch.tensor(each(value), device=self._map.device)
+            for value in (settings.fragment_energy, settings.min_energy)
+        )
+
+    def _reserve(self, num_events: int) -> int:
+        """Make the tower map large enough; returns how many events fit into it at a time."""
         step = min(self._events_at_a_time, max(num_events, 1))
         if len(self._map) < step * self._grid.size:
-            self._map = torch.full((step * self._grid.size,), _NOWHERE, dtype=torch.int32, device=hits.energy.device)
+            self._map = torch.full((step * self._grid.size,), _NOWHERE, dtype=torch.int32, device=self._map.device)
+        return step
+
+    def cluster(self, hits: CalorimeterHits, num_events: int) -> tuple[Tensor, Tensor]:
+        """Cluster of each hit (-1 if none), counted over all events in order, and the event of each cluster."""
+        step = self._reserve(num_events)
         starts = torch.arange(0, num_events + step, step, device=hits.event.device)
         edges = torch.searchsorted(hits.event, starts).tolist()
         labels, events, found = [hits.event[:0]], [hits.event[:0]], 0

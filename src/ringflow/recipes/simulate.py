@@ -14,7 +14,7 @@ from ringflow.base.provenance import collect
 from ringflow.data.production import Request, plan_shards, produce, require_space
 from ringflow.sim.blocks import SimulatedBlocks, open_generator
 from ringflow.sim.generator import sample_name
-from ringflow.sim.geometry import load_detector
+from ringflow.sim.geometry import load_detector, split_variation
 from ringflow.sim.settings import SimulateSettings
 
 DEFAULT_EVENTS = 1000
@@ -84,19 +84,17 @@ def _record(settings: SimulateSettings) -> dict[str, Any]:
     """What the dataset is made from: two requests with equal records make equal bytes."""
     described = settings.model_dump(mode="json")
     del described["production"]["workers"]
-    files = [Path(settings.detector)] if settings.detector.endswith(".toml") else []
+    path, _ = split_variation(settings.detector)
+    files = [Path(path)] if path.endswith(".toml") else []
     if settings.generator.hepmc is not None:
         described["generator"]["hepmc"] = settings.generator.hepmc.name
         files.append(settings.generator.hepmc)
-    # What is published of a detector does not change an event.
+    # What is published of a detector does not change an event, nor does a variation that there is none of.
     detector = load_detector(settings.detector)
-    geometry = detector.model_dump_json(exclude={"published"})
+    left_out = {"published"} if detector.variation is not None else {"published", "variation"}
+    geometry = detector.model_dump_json(exclude=left_out)
     # Whoever reads the dataset knows a detector of ours by its name, and nobody else's.
-    own = (
-        {"geometry": detector.model_dump(mode="json", exclude={"published"})}
-        if detector.name != settings.detector
-        else {}
-    )
+    own = {"geometry": detector.model_dump(mode="json", exclude=left_out)} if detector.name != settings.detector else {}
     return {
         **collect(described, {"generator": settings.generator.seed}, files),
         "generator": dict(open_generator(settings).describe()),

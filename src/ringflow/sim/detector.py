@@ -25,6 +25,7 @@ from ringflow.sim.generator import GeneratedEvents
 from ringflow.sim.geometry import DetectorGeometry
 from ringflow.sim.shower import DepthTable, arrive, develop, sample_ionisation, sample_showers
 from ringflow.sim.tracker import measure_tracks, track_through
+from ringflow.sim.variation import varied
 
 #: Spots sampled at a time on a CPU, so that the columns stay in its cache; a GPU takes all at once.
 _SPOTS_AT_A_TIME = 1 << 16
@@ -47,6 +48,7 @@ class Detector:
     """A detector on a device, with its look-up tables."""
 
     def __init__(self, geometry: DetectorGeometry, device: str = "cpu") -> None:
+        """Where the geometry varies, every block that is simulated has a detector of its own."""
         self.geometry = geometry
         self.device = torch.device(device)
         in_front = {"ecal": 0, "hcal": geometry.ecal.layers, "yoke": geometry.ecal.layers + geometry.hcal.layers}
@@ -62,6 +64,10 @@ class Detector:
     @torch.no_grad()
     def simulate(self, events: GeneratedEvents, seed: int) -> Collections:
         """Measure a block of events."""
+        if self.geometry.variation is not None:
+            own = Detector(varied(self.geometry, seed), str(self.device))
+            own._clusterer = self._clusterer.with_settings(own.geometry.clustering, len(events))
+            return own.simulate(events, seed)
         draw = Draw(seed, self.device)
         generated = _Generated(events, self.device)
         flown = track_through(generated.primaries, generated.species, self.geometry, draw)

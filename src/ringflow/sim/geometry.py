@@ -5,6 +5,7 @@ Lengths are mm, energies GeV, the field tesla. Free of torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
@@ -27,6 +28,8 @@ Positive = Annotated[float, Field(gt=0)]
 Length = Annotated[float, Field(gt=0, le=1e5)]
 NotNegative = Annotated[float, Field(ge=0)]
 Chance = Annotated[float, Field(ge=0, le=1)]
+#: Of the logarithm of a factor: at most two and a half times more or less.
+Range = Annotated[float, Field(ge=0, le=0.92)]
 Hits = Annotated[int, Field(ge=0, le=1000)]
 #: Radius, half length, X0 of one crossing, hits of one crossing.
 Layer = tuple[Length, Length, NotNegative, Hits]
@@ -67,6 +70,21 @@ def _correlation_matrix(correlations: list[Correlation]) -> npt.NDArray[np.float
         i, j = TRACK_PARAMETERS.index(first), TRACK_PARAMETERS.index(second)
         matrix[i, j] = matrix[j, i] = value
     return matrix
+
+
+#: Ranges of `Variation` for `NAME~1`: what is known least varies most.
+STANDARD_VARIATION = {
+    "response": 0.5,
+    "hadronic": 1.0,
+    "sampling": 2.0,
+    "showers": 1.5,
+    "thresholds": 3.0,
+    "cells": 5.0,
+    "tracks": 3.0,
+    "faults": 5.0,
+    "clustering": 3.0,
+}
+MOST_VARIATION = 0.5
 
 
 class EtaResolution(Settings):
@@ -304,6 +322,21 @@ class Published(Settings):
     ttbar_hits: PublishedHits
 
 
+class Variation(Settings):
+    """How far each detector of a training may be off from what the file says, see `ringflow.sim.variation`: the logarithms of
+    factors are even between minus and plus these ranges."""
+
+    response: Range = 0.0  # of the calorimeters, each its own
+    hadronic: Range = 0.0  # h/e, and the share and reach of neutrons
+    sampling: Range = 0.0  # spots per GeV and sampling fluctuations
+    showers: Range = 0.0  # their width, angles and late starts
+    thresholds: Range = 0.0  # of the cells
+    cells: Range = 0.0  # noise, dead cells, inter-calibration, gaps, times
+    tracks: Range = 0.0  # resolutions of tracks, and dE/dx
+    faults: Range = 0.0  # tracks that are lost, kinked, split, found twice or fake
+    clustering: Range = 0.0  # what becomes of fragments, and what is too small
+
+
 class DetectorGeometry(Settings):
     """A whole detector."""
 
@@ -320,6 +353,7 @@ class DetectorGeometry(Settings):
     clustering: ClusteringSettings
     calibration: Calibration
     published: Published | None = None
+    variation: Variation | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -380,6 +414,7 @@ def detector_names() -> list[str]:
 
 def detector_path(name: str) -> Path:
     """File of a detector that is given by its name or its file."""
+    name, _ = split_variation(name)
     if name.endswith(".toml") and Path(name).is_file():
         return Path(name)
     known = detector_names()
@@ -391,10 +426,32 @@ def detector_path(name: str) -> Path:
     return DETECTORS / f"{name}.toml"
 
 
+def split_variation(name: str) -> tuple[str, float | None]:
+    """Name or file of a detector, and how far it shall vary, if that is said: `clic~0.1`."""
+    base, tilde, said = name.rpartition("~")
+    if not tilde:
+        return name, None
+    try:
+        strength = float(said)
+    except ValueError:
+        strength = math.nan
+    if not 0.0 < strength <= MOST_VARIATION:
+        raise UsageError(
+            f"{name!r}: a detector varies by more than 0 and at most {MOST_VARIATION:g}; write {base}~0.1, or {base} alone"
+        )
+    return base, strength
+
+
 def load_detector(name: str) -> DetectorGeometry:
-    """Detector by name, or from a TOML file of the same form, which may have changed since it was read last."""
-    path = detector_path(name)
-    return DetectorGeometry.resolve(path, complete=False) if name.endswith(".toml") else _load_shipped(path)
+    """Detector by name, or from a TOML file of the same form, which may have changed since it was read last; with `~0.1` behind
+    either every block of events has one that is off by about a tenth."""
+    base, strength = split_variation(name)
+    path = detector_path(base)
+    geometry = DetectorGeometry.resolve(path, complete=False) if base.endswith(".toml") else _load_shipped(path)
+    if strength is None:
+        return geometry
+    ranges = {name: min(round(strength * times, 6), 0.92) for name, times in STANDARD_VARIATION.items()}
+    return geometry.model_copy(update={"variation": Variation(**ranges)})
 
 
 @cache

@@ -39,7 +39,7 @@ from ringflow.event.block import EventBlock, concatenate
 from ringflow.models.model import Model
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import GeneratedEvents, block_seed, sample_name
-from ringflow.sim.geometry import load_detector
+from ringflow.sim.geometry import load_detector, split_variation
 from ringflow.train import collisions
 from ringflow.train.batches import ChunkSource
 from ringflow.train.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
@@ -135,7 +135,8 @@ def describe_data(settings: TrainSettings) -> list[dict[str, Any]]:
 
 
 def detector_name(detector: str) -> str:
-    """Name of a detector that is given by its name or its file."""
+    """Name of a detector that is given by its name or its file, varied or not."""
+    detector, _ = split_variation(detector)
     return load_detector(detector).name if detector.endswith(".toml") else detector
 
 
@@ -175,8 +176,10 @@ def _valid_events(datasets: Sequence[Dataset], calorimeter: str, events: int) ->
 
 
 def _streams(settings: TrainSettings, purpose: int, block_events: int) -> list[Stream]:
+    # A network is validated on the detector that it is for, also where it learns from others.
+    detector = settings.detector if purpose == TRAINING else split_variation(settings.detector)[0]
     return [
-        Stream(name, settings.detector, stream_seed(settings.seed, purpose, name), block_events)
+        Stream(name, detector, stream_seed(settings.seed, purpose, name), block_events)
         for name in _names(settings.data)
     ]
 

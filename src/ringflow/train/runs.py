@@ -23,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.rundir import SETTINGS_FILE, STUDY_FILE, refuse_ways_out, write_errors
 from ringflow.data.manifest import manifest_hash
+from ringflow.sim.geometry import split_variation
 from ringflow.train.settings import TrainSettings
 
 RUN_FILE, HISTORY_FILE, LAST_MODEL_FILE = "run.json", "history.jsonl", "last.safetensors"
@@ -44,7 +45,14 @@ Places = Mapping[str, KnownPlace]
 def places_of(settings: TrainSettings, folder: Path, others: Iterable[str] = ()) -> dict[str, KnownPlace]:
     """All that settings name on disk, and others, by these names: to be found again when folders were moved."""
     found = {}
-    for name in (*settings.data.split(","), settings.start or "", settings.detector, settings.constants or "", *others):
+    named = (
+        *settings.data.split(","),
+        settings.start,
+        split_variation(settings.detector)[0],
+        settings.constants,
+        *others,
+    )
+    for name in filter(None, named):
         if sha256 := _content(path := Path(name.strip())):
             found[name.strip()] = KnownPlace(path=os.path.relpath(path.resolve(), folder.resolve()), sha256=sha256)
     return found
@@ -70,7 +78,8 @@ def located(settings: TrainSettings, folder: Path, places: Places) -> TrainSetti
                 "they are now"
             )
     start = settings.start and find(settings.start, folder, places)
-    detector = find(settings.detector, folder, places)
+    base, _ = split_variation(settings.detector)
+    detector = find(base, folder, places) + settings.detector.removeprefix(base)
     constants = settings.constants and find(settings.constants, folder, places)
     update = {"data": ",".join(names), "start": start, "detector": detector, "constants": constants}
     return settings.model_copy(update=update)

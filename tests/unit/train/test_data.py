@@ -108,6 +108,18 @@ def test_simulated_data_of_settings() -> None:
     assert set(multiprocessing.active_children()) <= before
 
 
+def test_a_network_learns_from_detectors_that_vary_and_is_validated_on_the_one_it_is_for() -> None:
+    found = []
+    for detector in ("clic", "clic~0.2"):
+        asked = settings("data=sim:gun_photon", "source.block_events=2", f"detector={detector}")
+        with open_training_data(asked, CPU, Path("unused")) as data:
+            assert data.card["detector"] == "clic"
+            found.append((data.sources[0].chunk(0).reference_N4, data.validation.reference_N4))
+    (learned, validated), (varied, again) = found
+    assert torch.equal(validated, again)
+    assert learned.shape != varied.shape or not torch.equal(learned, varied)
+
+
 def test_a_worker_that_dies_is_one_line() -> None:
     with start_workers(1) as pool:
         source = simulated(pool)
