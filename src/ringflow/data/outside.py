@@ -26,6 +26,9 @@ from ringflow.data.write import ShardWriter, columns_of, shard_file
 from ringflow.event.block import Collection, EventBlock, cast, dangling
 from ringflow.event.schema import COLLECTIONS, Column
 
+#: Elements, and the targets that are made from their links.
+_TARGETS_OF = {"hit": "hit_target", "cluster": "target"}
+
 
 def write_dataset(
     path: Path | str,
@@ -42,6 +45,7 @@ def write_dataset(
     hit_links: Any = None,
     candidates: Any = None,
     event_number: Any = None,
+    make_targets: bool = True,
     events_per_shard: int = 250,
     provenance: Mapping[str, Any] | None = None,
 ) -> Dataset:
@@ -49,6 +53,9 @@ def write_dataset(
 
     `event_number` counts from 0 unless given; given numbers must rise. `provenance` is what you want to be known about the
     data: anything that can be written as JSON.
+
+    Where particles and links are given and targets are not, targets are made by the definition of truth that the simulation
+    has (`elements.truth`), and particles get what follows: `label`, `target` and, unless it is given, `calo_energy`.
     """
     given = {
         "track": tracks,
@@ -72,6 +79,8 @@ def write_dataset(
     collections = {name: _collection(name, array) for name, array in given.items() if array is not None}
     block = EventBlock(_event_numbers(event_number, collections), collections)
     _check_indices(block)
+    if make_targets and "particle" in block:
+        block = _with_targets(block)
     folder = Path(path)
     _write(folder, block, detector, sample, events_per_shard, record)
     return Dataset(folder)
@@ -151,6 +160,32 @@ def _cast(what: str, values: npt.NDArray[Any], column: Column) -> npt.NDArray[An
     if result.dtype.kind == "f" and not np.all(np.isfinite(result)):
         raise UsageError(f"{what} has values beyond the range of {column.dtype}; is the unit {column.unit}?")
     return result
+
+
+def _with_targets(block: EventBlock) -> EventBlock:
+    """The block with the targets that its links tell and that were not given, and what its particles get by them."""
+    collections, given = dict(block.collections), block["particle"]
+    found: dict[str, npt.NDArray[Any]] = {}
+    for element, name in _TARGETS_OF.items():
+        if f"{element}_link" not in block or name in block:
+            continue
+        from ringflow.elements.truth import NEEDED_FOR_TARGETS, targets_from_links  # torch: not before there is work
+
+        needed = {**NEEDED_FOR_TARGETS, f"{element}_link": (element, "particle", "energy")}
+        for collection, columns in needed.items():
+            there = block[collection].columns if collection in block else columns
+            if lacking := next((column for column in columns if column not in there), None):
+                raise UsageError(
+                    f"{name}s cannot be made from {element}_links without {collection}.{lacking}; give it, give {name}s, "
+                    "or write without (make_targets=False)"
+                )
+        collections[name], of_particles = targets_from_links(block, element)
+        # Labels are those of targets on clusters, energies those of hits, as in the simulation.
+        found = {**found, **of_particles, **{key: found[key] for key in ("calo_energy",) if key in found}}
+    kept = ("calo_energy", *(("label",) if "target" in block else ()))
+    whole = {**given.columns, **found, **{key: given[key] for key in kept if key in given.columns}}
+    collections["particle"] = cast("particle", given.counts, whole)
+    return EventBlock(block.event_number, {name: collections[name] for name in COLLECTIONS if name in collections})
 
 
 def _event_numbers(given: Any, collections: Mapping[str, Collection]) -> npt.NDArray[np.int64]:

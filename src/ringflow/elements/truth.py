@@ -17,13 +17,25 @@ An element is a track or, depending on the links given, a cluster or a hit: the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ringflow.elements.tables import group_sum, group_winner
-from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, NONE, PHOTON
+from ringflow.event.block import Collection, EventBlock, cast
+from ringflow.event.particles import (
+    CHARGED_HADRON,
+    ELECTRON,
+    MUON,
+    NEUTRAL_HADRON,
+    NONE,
+    PHOTON,
+    label_of,
+    lookup,
+)
 
 VISIBLE_SHARE = 0.1  # of the energy, left in the elements
 VISIBLE_CHARGED_ENERGY = 0.5  # GeV
@@ -122,3 +134,65 @@ def _owners(
     claim = torch.where(is_leader, together[element], torch.where(single, -1.0, of_row))
     winner = group_winner(claim, element, event.num_elements)
     return rows[winner[element]]
+
+
+#: Columns that `targets_from_links` needs of a collection, beside those of its links.
+NEEDED_FOR_TARGETS = {"particle": ("pdg", "px", "py", "pz", "energy"), "track": ("particle",)}
+
+
+def targets_from_links(block: EventBlock, element: str) -> tuple[Collection, dict[str, npt.NDArray[Any]]]:
+    """Targets of a block of numpy columns on tracks and `element`s (`cluster` or `hit`), and the columns its particles get.
+
+    What left a track is in `track.particle`, what left how much where in `cluster_link` or `hit_link`; several links of a pair
+    are one, and links of nobody or nowhere count for nothing. Charges are those of the particles, else those of their kind.
+    """
+    particles, links = block["particle"], block[f"{element}_link"]
+    where, who = _over_block(block, f"{element}_link", element), _over_block(block, f"{element}_link", "particle")
+    linked = (where >= 0) & (who >= 0)
+    pairs, pair = np.unique(np.stack([where, who])[:, linked], axis=1, return_inverse=True)
+    left = np.bincount(pair.ravel(), links["energy"][linked], minlength=pairs.shape[1])
+    track_particle, quality = np.zeros(0, dtype=np.int64), np.zeros(0)
+    if "track" in block:
+        tracks, track_particle = block["track"], _over_block(block, "track", "particle")
+        nothing = np.zeros(len(tracks))
+        pt, hits = (tracks.columns.get(name, nothing).astype(np.float64) for name in ("pt", "num_hits"))
+        quality = hits * 1e6 + np.minimum(pt, 1e5)  # as in the simulation: hits first
+    charge = particles.columns.get("charge")
+    made = assign_targets(
+        TruthInput(
+            label=torch.from_numpy(label_of(particles["pdg"]).astype(np.int64)),
+            charge=torch.from_numpy(
+                lookup(particles["pdg"], "charge") if charge is None else charge.astype(np.float64)
+            ),
+            momentum=torch.from_numpy(
+                np.stack([particles[name].astype(np.float64) for name in ("px", "py", "pz", "energy")], axis=1)
+            ),
+            track_particle=torch.from_numpy(track_particle),
+            track_quality=torch.from_numpy(quality),
+            link_element=torch.from_numpy(pairs[0]),
+            link_particle=torch.from_numpy(pairs[1]),
+            link_energy=torch.from_numpy(left),
+            num_elements=len(block[element]),
+        ),
+        element,
+    )
+    event = np.repeat(np.arange(len(block)), particles.counts)
+    of_target = event[made.owner.numpy()]
+    counts = np.bincount(of_target, minlength=len(block)).astype(np.int64)
+    columns = {key: column.numpy() for key, column in made.columns.items()}
+    for kind in ("track", element):
+        start = block[kind].offsets[of_target] if kind in block else 0
+        columns[kind] = np.where(columns[kind] >= 0, columns[kind] - start, -1)
+    name = "target" if element == "cluster" else "hit_target"
+    targets = cast(name, counts, columns)
+    target_of = made.target_of.numpy()
+    own = np.where(target_of >= 0, target_of - targets.offsets[event], -1)
+    found = {"label": made.particle_label.numpy(), "calo_energy": made.particle_energy.numpy(), name: own}
+    return targets, cast("particle", particles.counts, found).columns
+
+
+def _over_block(block: EventBlock, collection: str, column: str) -> npt.NDArray[np.int64]:
+    """Indices that count over the block, of a column named like the collection that its indices within the event count in."""
+    part = block[collection]
+    index = part[column].astype(np.int64)
+    return np.where(index >= 0, index + np.repeat(block[column].offsets[:-1], part.counts), -1)

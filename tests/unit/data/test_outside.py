@@ -17,6 +17,13 @@ from ringflow.base.errors import FailureError, UsageError
 from ringflow.data.check import check
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset, to_awkward
+from ringflow.elements.truth import targets_from_links
+from ringflow.event.block import EventBlock
+from ringflow.event.particles import CHARGED_HADRON, NEUTRAL_HADRON, PHOTON
+from ringflow.sim.detector import Detector
+from ringflow.sim.generator import make_generator
+from ringflow.sim.geometry import load_detector
+from ringflow.sim.settings import GeneratorSettings
 
 TRACKS = ak.Array([[{"pt": 1.0, "eta": 0.5}, {"pt": 2.0, "eta": -0.5}], [], [{"pt": 3.0, "eta": 1.5}]])
 
@@ -87,6 +94,115 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, arguments: dict[str, Any],
     with pytest.raises(UsageError, match=message) as caught:
         write_dataset(tmp_path / "mine", detector="mine", **arguments)
     assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def simulated() -> EventBlock:
+    generator = make_generator(GeneratorSettings(sample="ttbar", seed=2), *load_detector("clic").tracker_cylinder)
+    return Detector(load_detector("clic")).simulate_block(generator.generate(0, 4), 3)
+
+
+def arrays(block: EventBlock, *left_out: str) -> dict[str, Any]:
+    """What the call takes, of a block; without some collections and columns."""
+    events = to_awkward(block)
+    return {
+        f"{name}s": {field: events[name, field] for field in events[name].fields if f"{name}.{field}" not in left_out}
+        for name in block.collections
+        if name not in left_out
+    }
+
+
+BY_TARGETS = (
+    "target",
+    "hit_target",
+    "particle.label",
+    "particle.calo_energy",
+    "particle.target",
+    "particle.hit_target",
+)
+
+
+def test_targets_made_from_links_are_those_of_the_simulation(tmp_path: Path, simulated: EventBlock) -> None:
+    dataset = write_dataset(tmp_path / "mine", detector="clic", events_per_shard=3, **arrays(simulated, *BY_TARGETS))
+    made, told = dataset.to_awkward(), to_awkward(simulated)
+    for name in ("target", "hit_target", "particle"):
+        assert made[name].fields == told[name].fields
+        for field in told[name].fields:
+            # Sums of momenta that were rounded to single precision before.
+            assert ak.all(abs(made[name, field] - told[name, field]) <= 1e-6 * abs(told[name, field])), (name, field)
+    assert ak.sum(made.target.num_particles) < ak.count(made.particle.pdg), "some are not visible"
+    assert [row["gate"] for row in check(tmp_path / "mine") if not row["ok"]] == []
+
+
+@pytest.mark.parametrize("element", ["cluster", "hit"])
+def test_made_targets_carry_what_is_visible_to_the_last_digit(simulated: EventBlock, element: str) -> None:
+    name = "target" if element == "cluster" else "hit_target"
+    targets, of_particles = targets_from_links(simulated, element)
+    particles, visible = simulated["particle"], of_particles[name] >= 0
+    assert np.array_equal(visible, of_particles["label"] != 0)
+    row = of_particles[name] + np.repeat(targets.offsets[:-1], particles.counts)
+    for column in ("px", "py", "pz", "energy"):
+        # By target, in the order of the particles: as it is done, so that not a bit may differ.
+        expected = np.zeros(len(targets))
+        np.add.at(expected, row[visible], particles[column][visible].astype(np.float64))
+        assert np.array_equal(targets[column], expected.astype(np.float32)), column
+    assert np.array_equal(targets["num_particles"], np.bincount(row[visible], minlength=len(targets)))
+
+
+def small(**changed: Any) -> dict[str, Any]:
+    """Two events: an electron with track and cluster, and a photon; a neutrino and nothing else."""
+    particles = {"pdg": [[11, 22], [12]], "energy": [[10.0, 5.0], [3.0]]}
+    particles |= {name: ak.zeros_like(particles["energy"]) for name in ("px", "py")} | {"pz": [[10.0, 5.0], [3.0]]}
+    links = {"cluster": [[0, 1, 1, -1], []], "particle": [[0, 1, 1, 0], []], "energy": [[9.0, 2.0, 2.5, 4.0], []]}
+    whole = {
+        "tracks": {"pt": [[9.9], []], "particle": [[0], []]},
+        "clusters": {"energy": [[9.0, 4.5], []]},
+        "particles": particles,
+        "cluster_links": links,
+    }
+    return {**whole, **changed}
+
+
+def test_links_without_columns_of_a_simulation_are_enough(tmp_path: Path) -> None:
+    made = write_dataset(tmp_path / "mine", detector="mine", **small()).to_awkward()
+    # A pt of nothing makes a hadron of the electron.
+    assert made.target.label.tolist() == [[CHARGED_HADRON, PHOTON], []]
+    assert made.target.charge.tolist() == [[-1, 0], []], "that of an electron, which nobody gave"
+    assert (made.target.track.tolist(), made.target.cluster.tolist()) == ([[0, -1], []], [[-1, 1], []])
+    assert made.particle.target.tolist() == [[0, 1], [-1]]
+    assert made.particle.calo_energy.tolist() == [[9.0, 4.5], [0.0]], "links of nobody and nowhere do not count"
+    given = {**small()["particles"], "calo_energy": [[1.0, 2.0], [0.0]]}
+    kept = write_dataset(tmp_path / "kept", detector="mine", **small(particles=given)).to_awkward()
+    assert kept.particle.calo_energy.tolist() == [[1.0, 2.0], [0.0]]
+    alone = write_dataset(tmp_path / "alone", detector="mine", **{**small(), "tracks": None}).to_awkward()
+    assert alone.target.label.tolist() == [[NEUTRAL_HADRON, PHOTON], []]
+
+
+def test_targets_that_are_given_or_not_wanted_are_not_made(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "mine", detector="mine", make_targets=False, **small())
+    assert "target" not in dataset.columns
+    targets = {"label": [[1], []], "energy": [[15.0], []]}
+    dataset = write_dataset(tmp_path / "given", detector="mine", targets=targets, **small())
+    assert dataset.to_awkward().target.energy.tolist() == targets["energy"]
+
+
+@pytest.mark.parametrize(
+    ("collection", "column", "why"),
+    [
+        (
+            "particles",
+            "pdg",
+            "targets cannot be made from cluster_links without particle.pdg; give it, give targets, or",
+        ),
+        ("tracks", "particle", "without track.particle; .* write without \\(make_targets=False\\)"),
+        ("cluster_links", "energy", "without cluster_link.energy"),
+    ],
+)
+def test_what_targets_need_is_named(tmp_path: Path, collection: str, column: str, why: str) -> None:
+    left = {name: values for name, values in small()[collection].items() if name != column}
+    with pytest.raises(UsageError, match=why):
+        write_dataset(tmp_path / "mine", detector="mine", **small(**{collection: left}))
     assert list(tmp_path.iterdir()) == []
 
 
