@@ -179,6 +179,12 @@ def test_links_without_columns_of_a_simulation_are_enough(tmp_path: Path) -> Non
     assert alone.target.label.tolist() == [[NEUTRAL_HADRON, PHOTON], []]
 
 
+def test_a_particle_has_the_track_of_most_hits(tmp_path: Path) -> None:
+    tracks = {"pt": [[9.9, 12.0, 9.8], []], "num_hits": [[7, 5, 6], []], "particle": [[0, 0, -1], []]}
+    made = write_dataset(tmp_path / "mine", detector="mine", **small(tracks=tracks)).to_awkward()
+    assert made.target.track.tolist() == [[0, -1], []]
+
+
 def test_targets_that_are_given_or_not_wanted_are_not_made(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "mine", detector="mine", make_targets=False, **small())
     assert "target" not in dataset.columns

@@ -96,6 +96,7 @@ FAST = np.array([0.0, 0.0, 60.0, 60.0])
         (changed(two_w(100.0), 6, mother=5), "other mothers", 6),  # of one that did not decay
         (changed(quarks(100.0), 2, mother=99), "a number out of range", 2),
         (changed(quarks(100.0), 2, colour=502), "momentum or colour", 0),
+        (changed(quarks(100.0), 3, pdg=2, colour=501, anticolour=0), "momentum or colour", 0),  # two ends of one kind
         (changed(quarks(100.0), 2, colour=0), "colours that are not", 2),
         (changed(quarks(100.0), 3, pdg=21, colour=501), "colours that are not", 3),
         (changed(quarks(100.0), 2, pdg=11), "colours that are not", 2),
