@@ -99,7 +99,7 @@ class Efficiency(Settings):
     """Probability to find a track above a transverse momentum and up to |eta|; later rows override earlier ones."""
 
     pt_min: NotNegative
-    eta_max: Positive
+    eta_max: Annotated[float, Field(gt=0, le=10)]
     value: Annotated[float, Field(ge=0, le=1)]
 
 

@@ -50,10 +50,13 @@ def test_an_own_detector_is_held_to_all_but_the_rules_until_somebody_derives_the
     derived: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     mine, constants = tmp_path / "mine.toml", tmp_path / "rules.toml"
-    mine.write_text((DETECTORS / "clic.toml").read_text(encoding="utf-8").replace('name = "clic"', 'name = "mine"'))
+    text = (DETECTORS / "clic.toml").read_text(encoding="utf-8").replace('name = "clic"', 'name = "mine"')
+    mine.write_text(text.replace("eta_max = 2.54", "eta_max = 2.8"))
     constants.write_text((CONSTANTS / "clic.toml").read_text(encoding="utf-8"))
     rows = validate(str(mine), events=20, workers=1, seed=1, constants=str(constants) if derived else None)
     told = capsys.readouterr().err
+    beyond = next(row for row in rows if row["name"] == "pion tracking efficiency, |eta| > 2.8")
+    assert (beyond["measured"], beyond["ok"]) == (0.0, True)
     assert ("are of the detector 'clic', not of 'mine'" in told) == derived
     assert ("no constants for detector mine" in told and "calibrate --baseline --out" in told) != derived
     assert any("rules" in str(row["name"]) or "identification" in str(row["name"]) for row in rows) == derived
