@@ -38,7 +38,7 @@ Constants = Annotated[
     str, about("Constants of the rules: TOML file of `calibrate --baseline`; those of the detector unless given.")
 ]
 DatasetFolder = Annotated[Path, about("Folder of a dataset.")]
-ModelName = Annotated[Path, about("Model file, folder of a run, or `shipped`.")]
+ModelName = Annotated[Path, about("Model file, folder of a run, or name of a shipped model.")]
 Split = Annotated[Literal["train", "valid", "test"], about("Only the events of one split.")]
 Json = Annotated[bool, Switch, Parameter(name="--json", help="Print the result to stdout as JSON.")]
 ProfileName = Annotated[

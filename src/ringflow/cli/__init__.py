@@ -26,6 +26,7 @@ from ringflow.cli.inspection import (
     display,
     doctor,
     explain,
+    models,
     reproduce,
     settings_class,
     trace,
@@ -48,7 +49,7 @@ for command in (
     *(perceptron, prune, train),
     *(evaluate, export, reconstruct, serve),
     *(display, explain, reproduce, scaling_model, trace, uncertainty),
-    *(config, demo, doctor),
+    *(config, demo, doctor, models),
 ):
     app.command(command)
 

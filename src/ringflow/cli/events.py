@@ -33,9 +33,9 @@ def _known_dataset(_: object, path: Path | None) -> None:
         read_manifest(path)
 
 
-ModelName = Annotated[Path, Parameter(validator=_known_model, help="Model file, folder of a run, or `shipped`.")]
+ModelName = Annotated[Path, Parameter(validator=_known_model, help="Model file, folder of a run, or name of a shipped model.")]
 KnownDataset = Annotated[Path, Parameter(validator=_known_dataset, help="Folder of a dataset.")]
-SomeModel = Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or `shipped`.")]
+SomeModel = Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or name of a shipped model.")]
 Out = Annotated[Path, about("Folder of the dataset.")]
 Overwrite = Annotated[Flag, about("Replace an existing dataset.")]
 _SERVE = ServeOptions()
@@ -297,7 +297,7 @@ def serve(*, model: SomeModel = None, how: ServeOptions = _SERVE, as_json: Json 
 def evaluate(
     *datasets: options.DatasetFolder,
     candidates: Annotated[Paths, about("Candidate files of further reconstructions.")] = (),
-    model: Annotated[Path | None, about("Model file or folder of a run; the shipped one unless given.")] = None,
+    model: Annotated[Path | None, about("Model file, folder of a run, or a name; `clic` unless given.")] = None,
     constants: options.Constants | None = None,
     out: Annotated[Path | None, about("Folder for the report, the figures and the histograms.")] = None,
     reconstructions: Annotated[options.Texts, about("Those to evaluate; all unless given.")] = (),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import signal
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ def display(
     /,
     *,
     candidates: Annotated[Paths, about("Candidate files to show beside.")] = (),
-    model: Annotated[Path | None, about("Model file or folder of a run; the shipped one unless given.")] = None,
+    model: Annotated[Path | None, about("Model file, folder of a run, or a name; `clic` unless given.")] = None,
     events: Annotated[
         Count | None, about("Only so many events; all to look at, 20 for --static and 1 for --phoenix unless given.")
     ] = None,
@@ -134,7 +134,7 @@ def explain(
     source: Annotated[Path, about("Folder of a dataset, or EDM4hep ROOT file.")],
     /,
     *,
-    model: Annotated[ModelName | None, about("Model file, folder of a run, or `shipped` (the default).")] = None,
+    model: Annotated[ModelName | None, about("Model file, folder of a run, or a name (`clic` unless given).")] = None,
     event: Annotated[Natural | None, about("One event in full, counted from 0.")] = None,
     events: Annotated[Count | None, about("Averages over so many events; 20 unless given.")] = None,
     how: How = _HOW,
@@ -414,6 +414,32 @@ def config(
         finish(None, f"ringflow scaling-model {preset or 'h200'} --out scaling")
     else:
         finish(out, "ringflow simulate ttbar --out data/ttbar" + (f" --settings {out}" if out else ""))
+
+
+def models(as_json: Json = False) -> None:
+    """List the models that come with the package, what they were trained for, and how good they are there."""
+    from ringflow.infer.shipped import described, model_names
+
+    found = [described(name) for name in model_names()]
+    if as_json:
+        print_json(found)
+    else:
+        show_table("Models", [_row_of_model(model) for model in found])
+    first = f"evaluate data/ttbar --model {found[0]['name']}" if found else "train clic_tiny --out runs/first"
+    finish(None, f"ringflow {first}")
+
+
+def _row_of_model(model: Mapping[str, Any]) -> dict[str, str]:
+    """A model in words; figures of the first two samples that it was tested on."""
+    widths = [f"{of['value']:.4f} ({sample})" for sample, of in model["jet_width"].items()]
+    return {
+        "name": model["name"],
+        "detector": model["detector"],
+        "elements": model["elements"],
+        "network": f"{model['backbone']}, {model['parameters']:,} parameters",
+        "trained on": ", ".join(model["trained_on"]),
+        "jet width there (IQR / median)": ", ".join(widths[:2]),
+    }
 
 
 def _asked_for(words: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
