@@ -161,7 +161,7 @@ class TrainSettings(Settings):
     #: Model file to go on from, whose `model` settings are taken; none: from random weights.
     start: str | None = None
     #: Scaling of the features with a start file: as it is there, or fitted anew to the data, with what the first layer computes
-    #: kept where features mean the same; auto: anew if the file is of another detector.
+    #: kept for features that are as before; auto: anew if the file is of another detector.
     scaling: Literal["auto", "kept", "new"] = "auto"
     #: Constants of the rules that it is compared with: TOML file of `calibrate --baseline`; none: those of the detector.
     constants: str | None = None

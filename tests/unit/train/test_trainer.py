@@ -259,7 +259,7 @@ def test_a_network_of_another_detector_is_scaled_anew_and_finds_the_same(
     anew: bool,
 ):
     earlier, model = tmp_path / "earlier.safetensors", random_network()
-    model.embedding.fit(3.0 * events(24, 5).features_NF - 1.0)
+    model.embedding.fit(1.05 * events(400, 5).features_NF - 0.05)
     save_model(earlier, model, card={"detector": detector} if detector else {})
     settings = tiny("optimizer.rate=1e-9", "length.events=30", f"start={earlier}", f"scaling={scaling}", EVERY_STEP)
     begin(start, settings, run, 1)
