@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from fnmatch import fnmatch
 from functools import cached_property
@@ -142,6 +144,10 @@ class Disturbed:
 
     machine: Machine
     scenario: Scenario
+    #: How often a disturbed command was killed, said in one line what is wrong, or ended as if nothing had been.
+    ended: Counter[str] = field(default_factory=Counter)
+    #: Of the undisturbed command.
+    seconds: float = 0.0
 
     @cached_property
     def inputs(self) -> Path:
@@ -161,7 +167,9 @@ class Disturbed:
         found = []
         for _ in range(2):
             with self.machine.place(self.inputs) as place:
+                begin = time.monotonic()
                 steps = self.machine.learn(self.scenario.words, place, self.scenario.code).steps
+                self.seconds = time.monotonic() - begin  # the second time counts: nothing is imported any more
                 found.append(self._files(place))
         first, second = found
         assert first.keys() == second.keys(), first.keys() ^ second.keys()
@@ -185,25 +193,39 @@ class Disturbed:
         return [found[(place + 1) * len(found) // most - 1] for place in range(most)]
 
     def disturb(self, step: int, how: How) -> None:
-        """The command, disturbed and given again."""
-        words, fine = self.scenario.words, (self.scenario.code, [])
-        told = f"{' '.join(words)}: {how.name} at step {step} ({self.undisturbed[0][step - 1]})"
+        """The command, disturbed at a step and given again."""
+        told = f"{how.name} at step {step} ({self.undisturbed[0][step - 1]})"
         with self.machine.place(self.inputs) as place:
-            first = self.machine.run(words, place, step, how)
-            told += f"\n{first.said}"
-            if how is How.KILLED:
-                assert first.code in (-9, self.scenario.code), told  # the steps may be fewer than before
-            else:
-                assert first.code in (0, 1), told
-                assert (first.code, first.complaints) == fine or len(first.complaints) == 1, told
-                assert "Traceback" not in first.said, told
-            self._whole(place, told)
-            if (first.code, first.complaints) == fine:
-                self._same(place, told)
-            again = self.machine.run(words, place)
-            told += f"\n-- and again:\n{again.said}"
-            assert (again.code, again.complaints) == fine, told
+            first = self.machine.run(self.scenario.words, place, step, how)
+            self._recovers(place, first, told, killed=how is How.KILLED)
+
+    def kill(self, share: float) -> None:
+        """The command, killed when a share of its time is over, wherever it is then, and given again."""
+        wait = share * (self.undisturbed and self.seconds)
+        with self.machine.place(self.inputs) as place:
+            process, notes = self.machine.start(self.scenario.words, place)
+            time.sleep(wait)
+            os.kill(process, signal.SIGKILL)
+            self._recovers(place, self.machine.end(process, notes), f"killed after {wait:.3f} s", killed=True)
+
+    def _recovers(self, place: Path, first: Outcome, told: str, *, killed: bool) -> None:
+        words, fine = self.scenario.words, (self.scenario.code, [])
+        told = f"{' '.join(words)}: {told}\n{first.said}"
+        if killed:
+            assert first.code in (-9, self.scenario.code), told  # it may have been at its end
+        else:
+            assert first.code in (0, 1), told
+            assert (first.code, first.complaints) == fine or len(first.complaints) == 1, told
+            assert "Traceback" not in first.said, told
+        self._whole(place, told)
+        if (first.code, first.complaints) == fine:
             self._same(place, told)
+        again = self.machine.run(words, place)
+        told += f"\n-- and again:\n{again.said}"
+        assert (again.code, again.complaints) == fine, told
+        self._same(place, told)
+        unharmed = (first.code, first.complaints) == fine
+        self.ended["unharmed" if unharmed else "killed" if first.code == -9 else "one line"] += 1
 
     def _same(self, place: Path, told: str) -> None:
         _, expected, timed = self.undisturbed

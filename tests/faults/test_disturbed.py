@@ -1,12 +1,15 @@
 """Every command that writes, disturbed wherever it writes: a full disk, a broken one, kill -9.
 
 Afterwards everything that has its name is whole, the same command given again succeeds, and what there is then is what an
-undisturbed command makes, byte for byte, with nothing left over. A few steps of a few commands; with `-m heavy` all of them.
+undisturbed command makes, byte for byte, with nothing left over. A few steps of a few commands; with `-m heavy` all of them,
+or RINGFLOW_FAULTS of each command, spread over it. With `-s` the heavy ones say how many there were and how they ended.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -141,6 +144,8 @@ SCENARIOS = {
     ),
 }
 QUICK = ("config", "reconstruct", "trace")
+#: Steps of a command that heavy tests disturb in each way; 0: all.
+MOST = int(os.environ.get("RINGFLOW_FAULTS", "0")) or None
 
 
 @pytest.fixture(scope="module")
@@ -172,5 +177,23 @@ def test_every_disturbed_command_loses_nothing_anywhere(
     name: str, how: How, disturbed: Callable[[str], Disturbed]
 ) -> None:
     scenario = disturbed(name)
-    for step in scenario.chosen(None):
+    scenario.ended.clear()
+    for step in scenario.chosen(MOST):
         scenario.disturb(step, how)
+    sys.stderr.write(f"{name}, {how.name}: {dict(scenario.ended)}, {len(scenario.undisturbed[0])} steps\n")
+
+
+#: Of each command that is killed at any moment.
+MOMENTS = 15
+KILLED = ("simulate", "train", "tune", "evaluate", "reconstruct", "export", "uncertainty")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", KILLED)
+def test_a_command_killed_at_any_moment_loses_nothing(name: str, disturbed: Callable[[str], Disturbed]) -> None:
+    scenario = disturbed(name)
+    scenario.ended.clear()
+    for moment in range(MOMENTS):
+        scenario.kill((moment + 0.5) / MOMENTS)
+    assert scenario.ended["killed"] > 0
+    sys.stderr.write(f"{name}, kill -9: {dict(scenario.ended)}\n")
