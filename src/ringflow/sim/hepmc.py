@@ -92,6 +92,8 @@ _BINARY = (
 _LONGEST_LINE, _LARGEST_EVENT = 1 << 24, 1 << 27
 #: Times its size that a file may unpack to, and bytes that any may: text of events packs to a fifth, of equal ones to less.
 _MOST_GROWTH, _FREE_GROWTH = 200, 1 << 24
+#: Bytes of a line, on average over so many: empty ones pack to nothing, and each takes its time.
+_SHORTEST_LINES, _MANY_LINES = 8, 1 << 20
 _NUMBER, _INTEGER = rb" " + NUMBER, INTEGER
 _EVENT_LINE = re.compile(rb"E " + _INTEGER + rb" (\d{1,9}) (\d{1,9})(?: @((?:" + _NUMBER + rb"){4}))?[ \r]*\n")
 _UNITS_LINE = re.compile(rb"\nU (GEV|MEV) (MM|CM)(?=[ \r]*\n)")
@@ -209,11 +211,11 @@ class HepMCGenerator:
         kind = self._format
         spans, begin, begin_line, place, end = array("q"), -1, 0, 0, b""
         size = self._path.stat().st_size
-        most = max(_MOST_GROWTH * size, _FREE_GROWTH)
+        most, marks = max(_MOST_GROWTH * size, _FREE_GROWTH), (*kind.event, *kind.after, kind.end)
         with self._reading_errors(), _open(self._path) as stream:
             for number, line in enumerate(iter(partial(stream.readline, _LONGEST_LINE + 1), b""), 1):
                 told = line.lstrip() if kind is _LHE else line
-                if told.startswith((*kind.event, *kind.after, kind.end)):
+                if told.startswith(marks):
                     if begin >= 0:
                         spans.extend((begin, place, begin_line))
                     begin, begin_line = place if told.startswith(kind.event) else -1, number
@@ -223,6 +225,8 @@ class HepMCGenerator:
                     self._refuse(number, f"begins with {shown(line)} and is longer than {_LONGEST_LINE} bytes")
                 if begin >= 0 and place - begin > _LARGEST_EVENT:
                     self._refuse(begin_line, f"starts an event of more than {_LARGEST_EVENT} bytes")
+                if number > _MANY_LINES and place < _SHORTEST_LINES * number:
+                    self._refuse(number, f"is {place} bytes into the file, which has no lines of events")
                 if begin < 0 and not spans and place > _LARGEST_EVENT:
                     self._refuse(number, f"is {place} bytes into the file, and no event has begun")
                 if place > most:

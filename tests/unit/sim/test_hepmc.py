@@ -236,6 +236,16 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(
         read(path)
 
 
+def test_lines_without_end_that_hold_nothing_are_refused(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hepmc_file, "_MANY_LINES", 1000)
+    path = write(simple(10.0))
+    path.write_bytes(zstd(path.read_bytes() + b"\n" * 1000))
+    with pytest.raises(InputFileError, match=r"line 1\d{3} is \d+ bytes into the file, which has no lines of events"):
+        read(path)
+
+
 def test_a_particle_that_is_its_own_ancestor_is_refused_unless_the_file_says_so(write: Callable[..., Path]) -> None:
     path = write(emitted(22, (1.0, 0, 0), place=(0.0, 0.0, 3.0)).event)
     text = path.read_bytes()
