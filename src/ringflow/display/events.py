@@ -135,7 +135,7 @@ class Edm4hepEvents(Dataset):
         self.file = open_edm4hep(path, profile)
         # Of a dataset it has what follows, and nothing that a file of one must have.
         self.manifest = Manifest.model_construct(
-            detector=self.file.profile.detector, sample=path.stem, columns=self.file.columns, shards=()
+            detector=self.file.profile.detector, sample=path.stem, columns=self.file.columns, shards=(), provenance={}
         )
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ class ReconstructedEvents:
         self.dataset = dataset
         self.num_events = len(dataset) if events is None else min(events, len(dataset))
         field = dataset.file.profile.field if isinstance(dataset, Edm4hepEvents) else None
-        self._outline = outline(dataset.manifest.detector, field)
+        self._outline = outline(dataset.manifest.detector, field, dataset.manifest.provenance.get("geometry"))
         self._has_truth = has_truth(dataset)
         self._lock, self._kept = Lock(), self._read(0)
         network = None if model is None else model_file(model)

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import ValidationError
 
 from ringflow.base.errors import UsageError
 from ringflow.elements.helix import Helix
@@ -44,7 +45,7 @@ from ringflow.evaluate.momenta import Momenta, checked, momenta, visible
 from ringflow.event.block import Collection, EventBlock
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.event.schema import SUBSYSTEMS
-from ringflow.sim.geometry import CalorimeterGeometry, load_detector
+from ringflow.sim.geometry import CalorimeterGeometry, DetectorGeometry, load_detector
 
 SCENE_VERSION = 1
 TRUTH = "target"
@@ -346,11 +347,10 @@ class Outline:
     parts: list[dict[str, Any]]
 
 
-def outline(detector: str, field: float | None = None) -> Outline:
-    """The outline of a detector that we know by name; of another one only a tracker of the usual size."""
-    try:
-        geometry = load_detector(detector)
-    except UsageError:
+def outline(detector: str, field: float | None = None, told: object = None) -> Outline:
+    """The outline of a detector that is told, or that we know by name; of another one only a tracker of the usual size."""
+    geometry = _told(told) or _known(detector)
+    if geometry is None:
         radius, z = _USUAL_FACE
         return Outline(
             detector, field or 0.0, radius, z, _ROUND, _cylinders([("tracker", radius, radius, -z, z, False)])
@@ -366,6 +366,21 @@ def outline(detector: str, field: float | None = None) -> Outline:
     parts.append(("coil", coil.inner, coil.outer, -z, z, False))
     face = geometry.face_radius, geometry.face_z, geometry.sides
     return Outline(detector, field or geometry.field, *face, _cylinders(parts))
+
+
+def _told(geometry: object) -> DetectorGeometry | None:
+    """The detector in the provenance of a dataset, if it is one."""
+    try:
+        return DetectorGeometry.model_validate(geometry)
+    except ValidationError:
+        return None
+
+
+def _known(detector: str) -> DetectorGeometry | None:
+    try:
+        return load_detector(detector)
+    except UsageError:
+        return None
 
 
 def _cylinders(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:

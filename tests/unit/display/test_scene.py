@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from ringflow.display.scene import errors_of, event_scene, helices, listed, outl
 from ringflow.display.source import open_source
 from ringflow.evaluate.momenta import visible
 from ringflow.event.block import EventBlock, concatenate
+from ringflow.sim.geometry import detector_names, load_detector
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,14 @@ def test_an_unknown_detector_is_drawn_without_its_parts() -> None:
     assert outline("somebody", 2.0).field == 2.0
     assert len(outline("somebody").parts) == 1
     assert {part["system"] for part in outline("cld").parts} == {"tracker", "ecal", "hcal", "coil", "yoke"}
+
+
+@pytest.mark.parametrize("name", detector_names())
+def test_a_dataset_tells_its_own_detector(name: str) -> None:
+    geometry = load_detector(name).model_copy(update={"name": "mine"})
+    told = json.loads(geometry.model_dump_json(exclude={"published"}))
+    assert asdict(outline("mine", told=told)) == {**asdict(outline(name)), "name": "mine"}
+    assert outline("mine", told={**told, "field": -1.0}) == outline("mine", told=None) == outline("mine")
 
 
 def test_the_truth_has_what_its_particles_left(block: EventBlock) -> None:
