@@ -226,10 +226,17 @@ def reason_of(error: Exception) -> str:
     return printable(" ".join(str(error).split()) or type(error).__name__)[:200]
 
 
+def is_generated(path: Path) -> bool:
+    """Whether a file is one of a generator, by its name."""
+    return any(mark in path.name for mark in (".hepmc", ".lhe", ".slcio"))
+
+
 def instead_of_dataset(path: Path) -> str:
     """What to do with something that is no folder where events are wanted."""
     out = f"data/{path.name.split('.')[0]}"
-    if ".hepmc" in path.name:
+    if path.name.endswith(".slcio"):
+        return f"{path} is an LCIO file; make an EDM4hep file of it first: lcio2edm4hep {path} {path.stem}.edm4hep.root"
+    if is_generated(path):
         return f"{path} holds generated particles; simulate them first: ringflow simulate --hepmc {path} --out {out}"
     if path.suffix == ROOT_SUFFIX and path.is_file():
         return f"{path} is a file, not a dataset; make one of it first: ringflow convert {path} --out {out}"

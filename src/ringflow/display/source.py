@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.log import say
 from ringflow.base.rundir import METRICS_FILE
-from ringflow.data.manifest import MANIFEST_FILE, ROOT_SUFFIX, instead_of_dataset, manifest_hash
+from ringflow.data.manifest import MANIFEST_FILE, ROOT_SUFFIX, instead_of_dataset, is_generated, manifest_hash
 from ringflow.infer.shipped import MODEL_FILE, model_file
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def open_source(
         raise InputFileError(f"{path} is a network; show events with it: ringflow display DATASET --model {path}")
     kind = path.suffix if path.is_file() else ""
     if kind not in ("", PHOENIX_SUFFIX, ROOT_SUFFIX, CANDIDATES_SUFFIX) or (path.is_file() and not kind):
-        hepmc = ".hepmc" in path.name
-        raise InputFileError(instead_of_dataset(path) if hepmc else f"{path} is no file of events; {_WHAT}")
+        raise InputFileError(
+            instead_of_dataset(path) if is_generated(path) else f"{path} is no file of events; {_WHAT}"
+        )
     is_report = (path / METRICS_FILE).is_file() and not (path / MANIFEST_FILE).is_file()
     refused: dict[str, object] = {} if is_report else {"--sample": sample}
     if kind != ROOT_SUFFIX:

@@ -11,7 +11,7 @@ from typing import Any
 from ringflow.base.errors import InputFileError, UsageError
 from ringflow.base.provenance import describe_input
 from ringflow.data.candidates import candidate_record
-from ringflow.data.manifest import ROOT_SUFFIX, SPLITS, instead_of_dataset
+from ringflow.data.manifest import ROOT_SUFFIX, SPLITS, instead_of_dataset, is_generated
 from ringflow.data.read import Dataset
 from ringflow.event.block import EventBlock
 
@@ -67,7 +67,7 @@ def open_input(path: Path, split: str | None, events: int | None, profile: str |
 
 def require_file(path: Path) -> None:
     """Refuse what by its name is no EDM4hep file."""
-    if ".hepmc" in path.name:
+    if is_generated(path):
         raise InputFileError(instead_of_dataset(path))
     if not path.exists():
         raise InputFileError(f"nothing at {path}; give the folder of a dataset or an EDM4hep ROOT file")

@@ -46,6 +46,8 @@ _PARTICLE = re.compile(
     _BEGIN + rb"(" + _BLANK.join([INTEGER] * 6 + [NUMBER] * 7) + rb")[ \t\r]*(?:#.*)?\Z", re.DOTALL
 )  # fmt: skip
 _COMES_IN, _FINAL, _DECAYED = -1, 1, 2  # status codes
+#: Beams, and what is left of them: Whizard writes both (-9, 3), and Pythia makes the remnants itself.
+_LEFT_OUT = (-9, 3)
 _MOST_PARTICLES = 1000
 _LARGEST_TAG = 1_000_000
 #: GeV; Pythia does not start below, and showers beyond take it minutes.
@@ -127,17 +129,27 @@ def read_partons(text: bytes, where: str, line: int = 1) -> Partons:
             refuse(2 + row, "no particle of LHE")
         values[row] = [float(word) for word in found[1].split()]
 
+    lines_of = np.arange(2, 2 + number)
+
     def require(right: npt.NDArray[np.bool_] | np.bool_, why: str) -> None:
         if not right.all():
-            refuse(2 + int(np.argmin(right)), why)
+            refuse(int(lines_of[np.argmin(right)]), why)
 
-    rows = np.arange(number)
     largest = [_LARGEST_CODE, _LARGEST_CODE, number, number, _LARGEST_TAG, _LARGEST_TAG]
     require((np.abs(values[:, :6]) <= largest).all(axis=1), "a number out of range")
+    kept = ~np.isin(values[:, 1], _LEFT_OUT)
+    if kept.sum() < 3:
+        refuse(1, "not 3 particles that take part")
+    places_of = np.where(kept, np.cumsum(kept), 0)
+    mothers = values[:, 2:4].astype(np.int64)
+    values[:, 2:4] = np.where(mothers > 0, places_of[np.maximum(mothers, 1) - 1], mothers)
+    values, lines_of, rows = values[kept], lines_of[kept], np.arange(kept.sum())
     pdg, status, mother, other, colour, anticolour = values[:, :6].astype(np.int64).T
     momentum, energy, mass, time = values[:, 6:10], values[:, 9], values[:, 10], values[:, 11]
     require(np.where(rows < 2, status == _COMES_IN, np.isin(status, (_FINAL, _DECAYED))), "another status than is read")
     require((np.abs(momentum) <= _LARGEST_ENERGY).all(axis=1) & (energy > 0), "no momentum and energy")
+    along = np.where(rows == 0, momentum[:, 2], -momentum[:, 2]) > (1.0 - _PRECISION) * energy
+    require(along | (rows > 1), "no direction along its beam")
     require((mass >= 0) & (mass <= _LARGEST_ENERGY), "no mass")
     off_shell = np.abs(energy**2 - np.square(momentum[:, :3]).sum(axis=1) - mass**2)
     require(off_shell <= _PRECISION * energy**2, "a mass that is not that of momentum and energy")
@@ -154,7 +166,10 @@ def read_partons(text: bytes, where: str, line: int = 1) -> Partons:
     decays &= ((other == 0) | (other == mother)) & (status[np.maximum(mother, 1) - 1] == _DECAYED)
     require(np.where(rows < 2, (mother == 0) & (other == 0), collides | decays), "other mothers than a particle has")
     if (vertex := _unbalanced(momentum, colours, status, np.where(decays, mother, 0))) is not None:
-        refuse(2 + max(vertex - 1, 0), "a particle that ends with another momentum or colour than comes out of it")
+        refuse(
+            int(lines_of[max(vertex - 1, 0)]),
+            "a particle that ends with another momentum or colour than comes out of it",
+        )
 
     entering = momentum[:2].sum(axis=0)
     mass_of_all = math.sqrt(max(entering[3] ** 2 - float(np.square(entering[:3]).sum()), 1.0))

@@ -173,7 +173,7 @@ def test_an_event_of_very_many_hits(
     ],
     ids=lambda words: words[0],
 )
-@pytest.mark.parametrize("name", ["eeH.hepmc3.zst", "eeH.hepmc"])
+@pytest.mark.parametrize("name", ["eeH.hepmc3.zst", "eeH.hepmc", "eeH.lhe.gz"])
 def test_generated_particles_are_to_be_simulated_first(
     words: tuple[str, ...], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
 ) -> None:
@@ -183,4 +183,16 @@ def test_generated_particles_are_to_be_simulated_first(
     assert done.code == 1
     assert f"{name} holds generated particles; simulate them first" in done.stderr
     assert f"ringflow simulate --hepmc {name} --out data/eeH" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("convert", "FILE", "--out", "data"), ("check", "FILE"), ("display", "FILE")])
+def test_an_lcio_file_is_told_its_converter(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reco.slcio").touch()
+    done = command(*(word.replace("FILE", "reco.slcio") for word in words))
+    assert done.code == 1
+    assert "an LCIO file; make an EDM4hep file of it first: lcio2edm4hep reco.slcio reco.edm4hep.root" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -75,6 +75,18 @@ def test_what_is_not_decayed_decays(tmp_path: Path) -> None:
     assert sums(events)[0] == pytest.approx([0, 0, 0, 200.0], abs=1e-5)
 
 
+def test_beams_and_their_remnants_which_whizard_writes_are_left_out(tmp_path: Path) -> None:
+    electron, positron, *others = quarks(100.0, 60.0)
+    beams = [(row[0], -9, *row[2:]) for row in quarks(100.0)[:2]]
+    lost: Row = (22, 3, 2, 0, 0, 0, np.array([0.0, 0.0, -40.0, 40.0]), 0.0)
+    entering = [(*row[:2], mother, 0, *row[4:]) for mother, row in ((1, electron), (2, positron))]
+    outgoing = [(*row[:2], 3, 4, *row[4:]) for row in others]
+    whizard = read(write_lhe(tmp_path / "whizard.lhe", [*beams, *entering, lost, *outgoing]))
+    plain = read(write_lhe(tmp_path / "plain.lhe", [electron, positron, *others]))
+    for name in ("pdg", "px", "energy"):
+        assert np.array_equal(getattr(whizard, name), getattr(plain, name))
+
+
 def changed(rows: list[Row], row: int, **values: object) -> list[Row]:
     names = ("pdg", "status", "mother", "other", "colour", "anticolour", "momentum", "mass")
     rows[row] = tuple(values.get(name, value) for name, value in zip(names, rows[row], strict=True))  # type: ignore[assignment]
@@ -87,7 +99,7 @@ FAST = np.array([0.0, 0.0, 60.0, 60.0])
 @pytest.mark.parametrize(
     ("rows", "why", "row"),
     [
-        (changed(quarks(100.0), 2, status=3), "another status", 2),
+        (changed(quarks(100.0), 2, status=4), "another status", 2),
         (changed(quarks(100.0), 1, status=1), "another status", 1),
         (changed(quarks(100.0), 2, mother=4), "other mothers", 2),
         (changed(quarks(100.0), 2, mother=-4), "other mothers", 2),
@@ -103,10 +115,13 @@ FAST = np.array([0.0, 0.0, 60.0, 60.0])
         (changed(two_w(100.0), 4, colour=502), "momentum or colour", 2),
         (changed(quarks(100.0), 2, momentum=FAST), "momentum or colour", 0),
         (changed(two_w(100.0), 6, momentum=FAST), "momentum or colour", 3),
+        (changed(quarks(100.0), 0, momentum=np.array([60.0, 0.0, 80.0, 100.0])), "no direction along its beam", 0),
+        (changed(quarks(100.0), 1, momentum=np.array([0.0, 0.0, 100.0, 100.0])), "no direction along its beam", 1),
         (changed(quarks(100.0), 2, mass=50.0), "a mass that is not", 2),
         (changed(quarks(100.0), 2, mass=-1.0), "no mass", 2),
         (changed(quarks(100.0), 2, momentum=-FAST), "no momentum and energy", 2),
         (quarks(100.0)[:2], "not 3 to 1000 particles", -1),
+        (changed(quarks(100.0)[:3], 2, status=3), "not 3 particles that take part", -1),
         (two_w(100.0)[:4], "momentum or colour", 2),  # a W that decayed to nothing
     ],
 )
