@@ -141,6 +141,8 @@ class BaselineConstants(Settings):
 def load_constants(detector: str) -> BaselineConstants:
     """Constants of a detector by name, or from a TOML file of the same form."""
     if detector.endswith(".toml"):
+        if not Path(detector).is_file():
+            raise UsageError(f"no file of constants at {detector}; ringflow calibrate --baseline --out {detector} derives them")
         return BaselineConstants.resolve(Path(detector))
     known = sorted(path.stem for path in CONSTANTS.glob("*.toml"))
     if detector not in known:

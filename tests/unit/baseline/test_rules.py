@@ -171,3 +171,8 @@ def test_shapes_that_data_from_outside_lacks_are_not_asked_for():
 def test_unknown_detector():
     with pytest.raises(UsageError, match="no baseline constants for detector 'clik': did you mean 'clic'"):
         load_constants("clik")
+
+
+def test_a_file_of_constants_that_is_not_there():
+    with pytest.raises(UsageError, match=r"no file of constants at mine\.toml; ringflow calibrate --baseline --out mine\.t"):
+        load_constants("mine.toml")
