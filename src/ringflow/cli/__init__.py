@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped by a signal and to be st
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     wait_without_spinning()
     adopt()
     words = sys.argv[1:] if argv is None else list(argv)
+    if wrong := next((word for word in words if not _is_text(word)), None):
+        return _report(f"{wrong[:80]} is no text in UTF-8; rename it, or reach it by a link", 2)
     try:
         code = app(
             words,
@@ -85,11 +88,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno in DISK_TROUBLES:
             return _report(DISK_TROUBLES[error.errno], 1)
+        if error.errno == errno.ENAMETOOLONG:  # a word of the command line, or of a file
+            return _report(f"{str(error.filename)[:80]}... is longer than a path may be; give another", 1)
         raise
     except KeyboardInterrupt:
         again = "" if "--overwrite" not in words else " without --overwrite"
         goes_on = f"; the same command{again} goes on where it stopped"
         return _report("interrupted" + (goes_on if " ".join(app.parse_commands(words)[0]) in _GOING_ON else ""), 130)
+
+
+def _is_text(word: str) -> bool:
+    """Whether all bytes of a word of the command line were UTF-8, which libraries want names of files to be."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _lacks(error: MissingArgumentError) -> str:

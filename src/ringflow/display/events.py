@@ -72,7 +72,7 @@ class EventLinks(_LinkPart):
         event = f"event {self.event_number}"
         for link in self.links:
             if link.reconstruction not in candidates:
-                raise InputFileError(f"{path} is about {link.reconstruction!r}, which is not shown; give --model")
+                raise InputFileError(f"{path} is about {link.reconstruction!r:.60}, which is not shown; give --model")
             if link.candidate >= (there := candidates[link.reconstruction]):
                 raise InputFileError(
                     f"{path} has candidate {link.candidate} of {event}, but {link.reconstruction!r} makes {there} "

@@ -254,6 +254,19 @@ def test_what_stops_the_work_is_one_line(
     assert expected in assert_one_line(done.stderr)
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["check", "x" * 5000], 1, "xxx... is longer than a path may be; give another"),
+        (["check", "M\udcfcller"], 2, r"M\udcfcller is no text in UTF-8; rename it, or reach it by a link"),
+    ],
+)
+def test_what_can_be_no_path_is_one_line(command: Command, words: list[str], code: int, expected: str) -> None:
+    done = command(*words)
+    assert done.code == code
+    assert expected in assert_one_line(done.stderr)
+
+
 def test_an_error_of_ours_is_not_hidden(command: Command, recipe: Callable[..., Recorder]) -> None:
     recipe("ringflow.data.check", "check", ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
