@@ -53,6 +53,10 @@ class SourceSettings(_Section):
     lanes: int = Field(default=0, ge=0)
     #: Probability that a group of features is hidden in an event, so that the network can do without it.
     hide: float = Field(default=0.05, ge=0.0, lt=1.0)
+    #: Groups of features that some of the data lack that the network is for, such as `cluster_shape`; hidden all together.
+    lacking: tuple[str, ...] = ()
+    #: Share of the events in which they are hidden; validation shows them.
+    lacking_share: float = Field(default=0.5, ge=0.0, lt=1.0)
 
 
 class OptimizerSettings(_Section):

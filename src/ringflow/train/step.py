@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
+from ringflow.base.errors import UsageError
+from ringflow.base.words import did_you_mean
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
 from ringflow.models.attention import Layout
@@ -28,7 +30,7 @@ from ringflow.train.batches import DataPosition, TrainingBatch, mixed_seed
 from ringflow.train.device import UNMEASURED, Phases, accelerated, choose_precision, computing_in, is_accelerator
 from ringflow.train.loss import losses, norms
 from ringflow.train.parallel import Loss, Spread, spread_over
-from ringflow.train.settings import LossSettings, OptimizerSettings, TrainSettings
+from ringflow.train.settings import LossSettings, OptimizerSettings, SourceSettings, TrainSettings
 from ringflow.train.world import ALONE, World
 
 #: Steps between two looks at what an accelerator computed.
@@ -73,7 +75,7 @@ class TrainingStep:
         self._precision = choose_precision(device, settings.compute.precision)
         objective = make_objective(self.spread.network, settings.loss, self._precision, device)
         self._objective = accelerated(objective, device, settings.compute.compile)
-        self._hide = HideFeatures(model.kinds, settings.source.hide, device)
+        self._hide = HideFeatures(model.kinds, settings.source, device)
         self._clip = settings.optimizer.clip or math.inf
         self._redraw_steps = settings.model.kernel.redraw_steps if settings.model.backbone == "kernel" else 0
         self._unread: list[tuple[int, tuple[DataPosition, ...], dict[str, Tensor]]] = []
@@ -177,21 +179,30 @@ def make_objective(
 class HideFeatures:
     """Hides groups of features in some events, as a detector that lacks them would; essential features have no group."""
 
-    def __init__(self, kinds: Sequence[str], probability: float, device: torch.device) -> None:
+    def __init__(self, kinds: Sequence[str], settings: SourceSettings, device: torch.device) -> None:
         groups = feature_groups(kinds)
         names = sorted({group for group in groups if group is not None})
-        self._probability, self._num_groups = probability, len(names)
+        if wrong := next((name for name in settings.lacking if name not in names), None):
+            raise UsageError(
+                f"source.lacking: no group of features {wrong!r}; {did_you_mean(wrong, names)}known are {', '.join(names)}"
+            )
+        self._probability, self._num_groups = settings.hide, len(names)
+        self._lacking_share = settings.lacking_share if settings.lacking else 0.0
         # The column after the last group is never hidden; kept on the device, so that no step waits for a copy.
         columns = [len(names) if group is None else names.index(group) for group in groups]
         self._column_F = torch.tensor(columns, device=device)
+        self._lacking_G = torch.tensor([name in settings.lacking for name in [*names, ""]], device=device)
 
     def __call__(self, batch: ElementBatch, event_N: Tensor) -> ElementBatch:
         """The batch with some features NaN, as torch's generator draws it."""
-        if self._probability == 0.0:
+        if self._probability == 0.0 and self._lacking_share == 0.0:
             return batch
         shape = (batch.num_events, self._num_groups + 1)
         hidden_BG = torch.rand(shape, device=event_N.device) < self._probability
         hidden_BG[:, -1] = False
+        if self._lacking_share > 0.0:
+            lacks_B = torch.rand(batch.num_events, device=event_N.device) < self._lacking_share
+            hidden_BG |= lacks_B.unsqueeze(1) & self._lacking_G
         hidden_NF = hidden_BG[:, self._column_F][event_N]
         return replace(batch, features_NF=batch.features_NF.masked_fill(hidden_NF, torch.nan))
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from ringflow.base.errors import UsageError
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
 from ringflow.models.model import Model
 from ringflow.train import step as step_module
 from ringflow.train.batches import Feed, TrainingBatch
-from ringflow.train.settings import TrainSettings
+from ringflow.train.settings import SourceSettings, TrainSettings
 from ringflow.train.step import HideFeatures, TrainingStep
 
 CPU = torch.device("cpu")
@@ -31,7 +32,7 @@ def test_groups_are_hidden_in_whole_events_as_often_as_asked_and_essential_featu
 ):
     batch, names = events(400), sorted({group for group in GROUPS if group})
     torch.manual_seed(4)
-    after = HideFeatures(KINDS, probability, CPU)(batch, batch.event_N)
+    after = HideFeatures(KINDS, SourceSettings(hide=probability), CPU)(batch, batch.event_N)
     shape = (batch.num_events, len(names) + 1)
     drawn = torch.rand(*shape, generator=torch.Generator().manual_seed(4)) < probability
     lacking = [drawn[:, names.index(group)] if group else torch.zeros_like(drawn[:, 0]) for group in GROUPS]
@@ -41,6 +42,27 @@ def test_groups_are_hidden_in_whole_events_as_often_as_asked_and_essential_featu
     there = ~batch.features_NF.isnan()
     gone = (after.features_NF.isnan() & there)[:, ~essential].sum() / there[:, ~essential].sum()
     assert float(gone) == pytest.approx(probability, abs=0.05)
+
+
+def test_what_the_data_lack_is_hidden_all_together_in_its_share_of_the_events(events: Events):
+    batch, lacking = events(400), ("cluster_shape", "track_dedx")
+    torch.manual_seed(4)
+    settings = SourceSettings(hide=0.0, lacking=lacking, lacking_share=0.3)
+    missing = HideFeatures(KINDS, settings, CPU)(batch, batch.event_N).features_NF.isnan() & ~batch.features_NF.isnan()
+    meant = torch.tensor([group in lacking for group in GROUPS])
+    assert not missing[:, ~meant].any()
+    by_event = torch.zeros(batch.num_events, dtype=torch.bool).index_put(
+        (batch.event_N[missing.any(1)],), torch.tensor(True)
+    )
+    assert torch.equal(missing[:, meant], (by_event[batch.event_N].unsqueeze(1) & ~batch.features_NF[:, meant].isnan()))
+    assert float(by_event.float().mean()) == pytest.approx(0.3, abs=0.07)
+
+
+def test_a_group_that_does_not_exist_is_told_the_near_one():
+    with pytest.raises(
+        UsageError, match=r"source\.lacking: no group of features 'cluster_shapes'; did you mean 'cluster_shape'"
+    ):
+        HideFeatures(KINDS, SourceSettings(lacking=("cluster_shapes",)), CPU)
 
 
 def make_step(settings: TrainSettings) -> TrainingStep:
