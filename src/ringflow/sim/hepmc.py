@@ -138,7 +138,7 @@ class HepMCGenerator:
 
     def __init__(self, path: Path, seed: int, cylinder: Cylinder) -> None:
         if not path.is_file():
-            raise InputFileError(f"{path}: no such file of events; check the path")
+            raise InputFileError(f"{path}: no such HepMC file; check the path")
         self._path, self._seed, self._cylinder = path, seed, cylinder
         self._stream: BinaryIO | None = None
         self._place = 0  # in the decompressed file
