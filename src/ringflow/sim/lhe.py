@@ -7,7 +7,8 @@ that mothers come before their daughters, and that momentum and colour are conse
 Beams are those of the file, two leptons or two protons. Leptons do not radiate before the collision: what a generator gives
 has done so already. Where they collide with less than the energy of the beams, a photon along the beam carries the rest.
 
-Cost on one core: 0.3 s for the start of Pythia (2 s with protons), 1 to 2 ms per event of e+e- to quarks.
+Cost on one core: 0.4 s for the start of Pythia (0.9 s with protons); per event 2.3 ms of e+e- to quarks at 91 GeV, 6.6 ms of
+ttbar at 380 GeV, 31 ms of ttbar of protons at 13 TeV.
 """
 
 from __future__ import annotations
