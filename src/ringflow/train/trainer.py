@@ -348,7 +348,11 @@ def make_model(settings: TrainSettings, device: torch.device, first: Feed | None
             same, there = model.embedding.refit(features), ~features.isnan().all(0).to(device)
             names = feature_names(model.kinds)
             changed = [names[index] for index in torch.nonzero(there & ~same).squeeze(1).tolist()]
-            told = f"; {len(changed)} are not as before ({', '.join(changed[:3])} ...)" if changed else ""
+            told = (
+                f"; {len(changed)} are not as before ({', '.join([*changed[:3], *(['...'] if len(changed) > 3 else [])])})"
+                if changed
+                else ""
+            )
             said = f" ({now}, not {before})" if other else ""
             say(f"features are scaled anew, to these data{said}; scaling=kept leaves the scaling as it is{told}")
     elif new and first is not None:
