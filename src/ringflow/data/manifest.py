@@ -77,6 +77,14 @@ class SplitRule(_Record):
     valid: tuple[Remainder, ...] = (8,)
     test: tuple[Remainder, ...] = (9,)
 
+    @pydantic.model_validator(mode="after")
+    def _parts(self) -> Self:
+        """What is learned from is not what is tested with."""
+        given = [remainder for split in SPLITS for remainder in {*getattr(self, split)}]
+        if len({*given}) < len(given):
+            raise ValueError("a remainder belongs to two splits")
+        return self
+
     def select(self, event_number: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.bool_]:
         """Mask of the events in a split."""
         if split not in SPLITS:
@@ -86,6 +94,15 @@ class SplitRule(_Record):
     def count(self, event_number: npt.NDArray[np.int64]) -> dict[str, int]:
         """Events in each split."""
         return {split: int(self.select(event_number, split).sum()) for split in SPLITS}
+
+    def count_between(self, first: int, last: int) -> dict[str, int]:
+        """The same for all numbers from the first to the last."""
+
+        def until(number: int, remainder: int) -> int:
+            return (number - remainder) // self.modulus
+
+        remainders = {split: [r for r in {*getattr(self, split)} if r < self.modulus] for split in SPLITS}
+        return {split: sum(until(last, r) - until(first - 1, r) for r in given) for split, given in remainders.items()}
 
 
 class Shard(_Record):
@@ -130,6 +147,9 @@ class Manifest(_Record):
         for shard in self.shards:
             if shard.counts.keys() != self.columns.keys() or shard.splits.keys() != set(SPLITS):
                 raise ValueError(f"{shard.file} does not count the collections and splits that there are")
+            all_there = shard.num_events == shard.last_event - shard.first_event + 1
+            if all_there and shard.splits != self.split_rule.count_between(shard.first_event, shard.last_event):
+                raise ValueError(f"the splits of {shard.file} are not those of split_rule")
         for earlier, later in pairwise(self.shards):
             if later.first_event <= earlier.last_event:
                 raise ValueError(f"the events of {later.file} do not come after those of {earlier.file}")
@@ -153,7 +173,13 @@ class Manifest(_Record):
 
 
 def make_manifest(
-    *, detector: str, sample: str, columns: Columns, shards: Sequence[Shard], provenance: Mapping[str, Any]
+    *,
+    detector: str,
+    sample: str,
+    columns: Columns,
+    shards: Sequence[Shard],
+    provenance: Mapping[str, Any],
+    split_rule: SplitRule | None = None,
 ) -> Manifest:
     """The manifest of finished shards, given in the order of their events."""
     return Manifest(
@@ -162,7 +188,7 @@ def make_manifest(
         sample=sample,
         num_events=sum(shard.num_events for shard in shards),
         columns=columns,
-        split_rule=SplitRule(),
+        split_rule=split_rule or SplitRule(),
         splits={split: sum(shard.splits[split] for shard in shards) for split in SPLITS},
         shards=tuple(shards),
         provenance=dict(provenance),

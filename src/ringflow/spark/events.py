@@ -26,7 +26,6 @@ from ringflow.base.rundir import write_atomic, write_errors
 from ringflow.data.manifest import (
     CARD_FILE,
     MANIFEST_FILE,
-    SPLITS,
     Shard,
     SplitRule,
     dataset_card,
@@ -140,9 +139,9 @@ def _write(frame: DataFrame, folder: Path, events: int, rule: SplitRule, detecto
 def _finish(folder: Path, shards: Sequence[Shard], rule: SplitRule, detector: str) -> None:
     shards = sorted(shards, key=lambda shard: shard.first_event)
     columns = columns_in(folder / shards[0].file)
-    made = make_manifest(detector=detector, sample=_SAMPLE, columns=columns, shards=shards, provenance={})
-    splits = {split: sum(shard.splits[split] for shard in shards) for split in SPLITS}
-    manifest = made.model_copy(update={"split_rule": rule, "splits": splits})
+    manifest = make_manifest(
+        detector=detector, sample=_SAMPLE, columns=columns, shards=shards, provenance={}, split_rule=rule
+    )
     write_atomic(folder / CARD_FILE, dataset_card(manifest))
     write_manifest(folder, manifest)
 

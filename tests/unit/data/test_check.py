@@ -194,14 +194,23 @@ def test_a_file_that_does_not_belong_here(dataset: Path) -> None:
 
 def test_counts_and_splits_that_differ_from_the_manifest(dataset: Path) -> None:
     manifest = read_manifest(dataset)
-    counts, splits = {**manifest.shards[0].counts, "hit": 1}, {**manifest.shards[0].splits, "train": 7, "test": 2}
-    shards = (manifest.shards[0].model_copy(update={"counts": counts, "splits": splits}), *manifest.shards[1:])
+    *others, last = manifest.shards
+    splits = {**last.splits, "train": 4, "test": 1}
+    # That an event may be missing, the manifest says; without one it would be refused as a whole.
+    wrong = {"counts": {**last.counts, "hit": 1}, "splits": splits, "last_event": last.last_event + 1}
+    shards = (*others, last.model_copy(update=wrong))
     changed = manifest.model_copy(update={"shards": shards, "splits": {"train": 20, "valid": 2, "test": 3}})
     (dataset / "manifest.json").write_text(to_json(changed))
-    assert failed(dataset) == ["objects per collection", "events per split"]
-    rule = manifest.split_rule.model_copy(update={"valid": (7,)})
-    (dataset / "manifest.json").write_text(to_json(manifest.model_copy(update={"split_rule": rule})))
-    assert "events not in exactly one split" in failed(dataset)
+    assert failed(dataset) == ["gaps in the event numbers", "objects per collection", "events per split"]
+    rule = manifest.split_rule.model_copy(update={"valid": ()})
+    shards = tuple(
+        shard.model_copy(update={"splits": rule.count_between(shard.first_event, shard.last_event)})
+        for shard in manifest.shards
+    )
+    splits = {**manifest.splits, "valid": 0}
+    changed = manifest.model_copy(update={"split_rule": rule, "shards": shards, "splits": splits})
+    (dataset / "manifest.json").write_text(to_json(changed))
+    assert failed(dataset) == ["events not in exactly one split"]
     (dataset / "manifest.json").write_text("{")
     assert failed(dataset) == ["manifest readable"]
 

@@ -16,11 +16,22 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fixtures.fake_events import FakeBlocks, fake_block, fake_request, same
 from ringflow.base.errors import DatasetError, FailureError, UsageError
 from ringflow.data.check import check
-from ringflow.data.manifest import Shard, SplitRule, dataset_card, make_manifest, read_manifest, to_json, write_manifest
+from ringflow.data.manifest import (
+    SPLITS,
+    Shard,
+    SplitRule,
+    dataset_card,
+    make_manifest,
+    read_manifest,
+    to_json,
+    write_manifest,
+)
 from ringflow.data.production import produce
 from ringflow.data.read import Dataset
 from ringflow.data.write import ShardWriter, columns_in, columns_of, file_hash
@@ -341,6 +352,29 @@ def test_a_link_out_of_the_dataset_is_not_followed(dataset: Path, tmp_path: Path
     with pytest.raises(DatasetError, match=rf"{name} is a link out of its folder; put a copy"):
         Dataset(dataset).packed(["track"])
     assert name != "packed" or list(outside.iterdir()) == []
+
+
+def test_another_split_rule_is_found(dataset: Path) -> None:
+    path = dataset / "manifest.json"
+    content = json.loads(path.read_text())
+    for name, value, said in (
+        ("modulus", 11, r"the splits of shard-0000\d\.parquet are not those of split_rule"),
+        ("train", [0, 1, 2, 3, 4, 5, 6], r"the splits of shard-00000\.parquet are not those of split_rule"),
+        ("valid", [9], "a remainder belongs to two splits"),
+    ):
+        path.write_text(json.dumps({**content, "split_rule": {**content["split_rule"], name: value}}))
+        with pytest.raises(DatasetError, match=said):
+            Dataset(dataset)
+
+
+@given(modulus=st.integers(1, 30), first=st.integers(0, 100), length=st.integers(1, 100), data=st.data())
+def test_splits_are_counted_between_two_events(modulus: int, first: int, length: int, data: st.DataObject) -> None:
+    split_of = data.draw(st.lists(st.sampled_from(SPLITS), max_size=35))
+    rule = SplitRule(
+        modulus=modulus, **{split: tuple(r for r, one in enumerate(split_of) if one == split) for split in SPLITS}
+    )
+    numbers = np.arange(first, first + length)
+    assert rule.count_between(first, first + length - 1) == rule.count(numbers)
 
 
 def test_a_link_to_itself_is_one_line(dataset: Path) -> None:
