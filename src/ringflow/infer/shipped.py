@@ -9,7 +9,6 @@ from typing import Any
 
 from ringflow.base.errors import InputFileError
 from ringflow.base.words import did_you_mean
-from ringflow.models.settings import MODEL_KEY
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 MODEL = WEIGHTS / "clic.safetensors"
@@ -50,6 +49,8 @@ def model_file(given: Path | None) -> Path:
 def described(name: str) -> dict[str, Any]:
     """What a model that comes with the package was made for, and how good it is there, as its card says."""
     from safetensors import safe_open
+
+    from ringflow.models.settings import MODEL_KEY
 
     path = WEIGHTS / f"{name}.safetensors"
     with safe_open(path, framework="numpy") as file:

@@ -180,7 +180,7 @@ CUDA = "device 'gpu' cannot be used here (torch has none of that name; a GPU is 
         (["reconstruct", "data"], LACKS_OUT),
         (["simulate", "ttbar", "--events", "many", "--out", "x"], '"many" into a whole number; give one'),
         (["train", "clic_tinny", "--out", "x"], "'clic_tinny'; did you mean 'clic_tiny'?"),
-        (["train", "data", "--out", "x"], "clic_tiny), and then data=data"),
+        (["train", "data", "--out", "x"], "ild_base), and then data=data"),
         (["train", "clic_tiny", "data", "--out", "x"], "cannot read 'data'; write data=data"),
         (["train", "clic_tiny", "data=", "--out", "x"], "data= has no value; give one, or leave it out for 'sim:ttbar"),
         (["train", "clic_tiny", "--lr", "0.1", "--out", "x"], "train has no option --lr; write optimizer.rate=0.1"),
