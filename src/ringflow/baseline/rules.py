@@ -1,12 +1,16 @@
 """Rule-based particle flow, in the spirit of Pandora and of the CMS algorithm, on tracks, clusters and hits.
 
-1. Follow every track into the calorimeter and link it to the clusters whose hits lie on it.
+1. Follow every track into the calorimeter and link it to the clusters whose hits lie on it. Tracks of one particle, found twice
+   or in pieces, count once (`ringflow.baseline.tracks`).
 2. Muons by their penetrating trace, electrons by an electromagnetic cluster that carries their momentum (their radiated
-   photons are given back to them), all other tracks are charged hadrons with the momentum of the track. A stiff track that
-   ends inside the tracker is left out: what it turned into is measured instead.
-3. Clusters near a linked track that do not look like photons are pieces of its shower, as long as momentum explains them.
-4. Where a group of clusters has more energy than its tracks explain, photon cores are taken out of its hits; what is still
-   too much is a neutral hadron.
+   photons are given back to them), all other tracks are charged hadrons with the momentum of the track.
+3. Clusters with little momentum across a track (their energy times their angle against it, seen from the face) are pieces of
+   its shower, as nuclear interactions give pieces little of it; unless momentum does not explain them, or they lie nearer to
+   the line from the collision through a larger shower of nobody.
+4. Photon cores with more momentum than that across all tracks are taken out of the hits of a group of clusters. Where a group
+   has more energy than its tracks explain, so are others, and what is still too much is a neutral hadron, if it is much (GeV)
+   and pulls to a side: the product of the excess and of the momentum that all hits together have across their tracks counts.
+   A shower that fluctuates is balanced around its track, a neutral particle beside it is not.
 5. Clusters nobody owns are photons if they look like one, else neutral hadrons, pieces joined.
 
 The loops over the tracks, hits and clusters of one event are compiled by numba: they branch on every pair and allocate little.
@@ -29,6 +33,7 @@ from pydantic import Field, model_validator
 from ringflow.base.config import Settings, require_curve
 from ringflow.base.errors import UsageError
 from ringflow.base.words import did_you_mean
+from ringflow.baseline.tracks import fits_of, owners
 from ringflow.event.block import Collection, EventBlock, cast
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, NEUTRAL_HADRON, PHOTON
 
@@ -44,22 +49,24 @@ _COLUMNS = ("label", "charge", "px", "py", "pz", "energy", "track", "cluster")
 BENDING = 0.299792458e-3  # GeV / (T mm)
 #: How much further from a track the centre of a cluster may lie than a hit.
 _COARSER = np.array([6.0, 2.0, 1.0])
-#: Transverse momentum above which a track must reach the calorimeter, in units of what just reaches it.
-_STIFF = 1.2
 #: Squared distance (mm^2) beyond which a hit has nothing to do with a track entering the calorimeter there.
 _FAR2 = 2.2e3**2
 #: How far before the face (mm) a hit, or a piece of a shower, may lie along a track.
 _BEFORE_FACE, _PIECE_BEFORE_FACE = -20.0, -60.0
 #: Hits further in azimuth (rad) from where a track enters the calorimeter are not looked at.
 _SECTOR = 0.5
-#: A photon in front of a track is only taken from it if it lies nearly on it.
-_PHOTON_DISTANCE = 20.0
-#: Small pieces scatter further.
-_SMALL, _SMALL_REACH = 0.5, 1.3
+#: How far before the face (mm) the pieces of a shower seem to come from.
+_BEGINNING = 20.0
+#: What looks like a photon is a piece of a shower up to this share of the momentum across the track that other pieces have.
+_PHOTON_SHARE = 0.0625
+#: A photon is taken out of a group as long as the rest is not further below the momentum of its tracks, in standard deviations;
+#: any where there is too much, from this share on of what makes a neutral hadron, and up to so many times of it.
+_DEFICIT_SIGMAS, _HIDDEN_SHARE, _HIDDEN_TIMES = 2.0, 0.5, 1.25
 _DENSITY_RADIUS = 8.0  # mm, over which hits are summed to find a core
 _TRACK_CORE = 7.0  # mm: hits so near a track are the track's
 _FIRST_LAYER = 6  # a photon starts before this layer
 _MOST_CORES = 12
+_LEAST_PULL = 1e-3  # GeV, lest something is divided by none
 #: Share of a photon's energy within the core radius; the rest is in the tail.
 CORE_SHARE = 0.92
 
@@ -76,6 +83,7 @@ class LinkConstants(Settings):
     hcal_distance: float = Field(gt=0)
     min_hits: int = Field(ge=1, le=_MANY)  # near the track, to link it to their cluster
     fragment_distance: float = Field(gt=0)  # of the centre of a piece of a hadronic shower from the track or its shower
+    fragment_momentum: float = Field(gt=0)  # across the track, that a piece has at most (GeV)
 
 
 class HadronConstants(Settings):
@@ -85,7 +93,8 @@ class HadronConstants(Settings):
     factor: list[float]  # to the hadronic scale, linear in ln E between
     noise: float = Field(ge=0)
     stochastic: float = Field(ge=0)
-    excess_sigmas: float = Field(ge=0)  # calorimeter energy above the tracks' that makes a neutral particle
+    #: Energy above that of the tracks, times the momentum across them, that makes a neutral particle (GeV^2).
+    excess: float = Field(ge=0)
     absorb_sigmas: float = Field(ge=0)  # up to this excess pieces of showers are given to the tracks
 
     @model_validator(mode="after")
@@ -142,7 +151,9 @@ def load_constants(detector: str) -> BaselineConstants:
     """Constants of a detector by name, or from a TOML file of the same form."""
     if detector.endswith(".toml"):
         if not Path(detector).is_file():
-            raise UsageError(f"no file of constants at {detector}; ringflow calibrate --baseline --out {detector} derives them")
+            raise UsageError(
+                f"no file of constants at {detector}; ringflow calibrate --baseline --out {detector} derives them"
+            )
         return BaselineConstants.resolve(Path(detector))
     known = sorted(path.stem for path in CONSTANTS.glob("*.toml"))
     if detector not in known:
@@ -158,7 +169,8 @@ class EventView(NamedTuple):
 
     #: [track, (x, y, z, dx, dy, dz, turning rate)] at the calorimeter face; a rate of NaN: it misses that.
     tracks: Floats
-    momentum: Floats
+    owner: Integers  # of each track the one of the same particle that counts, see `ringflow.baseline.tracks`
+    momentum: Floats  # none of tracks that do not count
     direction: Floats  # at the vertex
     pt_eta_phi: Floats
     charge: Integers
@@ -179,7 +191,7 @@ class HadronScale(NamedTuple):
     factor: Floats
     noise: float
     stochastic: float
-    excess_sigmas: float
+    excess: float
     absorb_sigmas: float
 
 
@@ -215,25 +227,27 @@ def _reconstruct(view: EventView, constants: BaselineConstants) -> Floats:
     if view.coarse:
         reach, min_hits = reach * _COARSER, 1
     shared, nearest, pattern = follow_tracks(view, reach)
-    main, parent = link_tracks(shared, view.photon_like, min_hits)
+    main, parent = link_tracks(shared, view.photon_like, view.owner, min_hits)
     label = _label_tracks(view, main, pattern, lepton)
     _give_back_radiation(view, label, main, parent, lepton.brem_angle)
-    momenta, energies, spread = explain(view, main, parent, link.fragment_distance, scale)
-    # A stiff track that ends inside the tracker interacted there: what it became is measured instead.
-    reach_pt = 0.5 * BENDING * constants.field * constants.face_radius
-    whole = ~np.isnan(view.tracks[:, 6]) | (view.pt_eta_phi[:, 0] < _STIFF * reach_pt)
-    made = [_of_tracks(view, label, main)[whole]]
+    momenta, energies, spread = explain(view, main, parent, (link.fragment_momentum, link.fragment_distance), scale)
+    made = [_of_tracks(view, label, main)[view.owner == np.arange(len(view.owner))]]
 
     core = PhotonCore(photon.core_radius, photon.core_energy, photon.core_layer, photon.core_track_distance)
     group = np.array([root_of(parent, c) if parent[c] >= 0 else -1 for c in range(len(parent))], dtype=np.int64)
     electrons = set(group[main[(label == ELECTRON) & (main >= 0)]].tolist())
     for root in np.nonzero(momenta > 0)[0].tolist():
         excess = hadronic(energies[root], scale) - momenta[root]
-        if excess < scale.excess_sigmas * spread[root] or root in electrons:
+        if root in electrons or excess < -_DEFICIT_SIGMAS * spread[root]:
             continue
-        chosen = np.nonzero((view.calorimeter == 0) & (view.cluster >= 0) & (group[view.cluster] == root))[0]
-        cores = find_cores(view, chosen, nearest, constants.face_radius, core)
-        hidden = excess_neutrals(view, root, momenta[root], energies[root], spread[root], cores, scale)
+        inside = np.nonzero((view.cluster >= 0) & (group[view.cluster] == root))[0]
+        tracks = np.nonzero((main >= 0) & (group[main] == root))[0]
+        limit = scale.excess / max(pull_of(view, inside, tracks), _LEAST_PULL)
+        in_ecal = inside[view.calorimeter[inside] == 0]
+        cores = find_cores(view, in_ecal, nearest, constants.face_radius, core)
+        firm = momentum_across(view, cores) > link.fragment_momentum
+        of_group = (momenta[root], energies[root], spread[root], limit)
+        hidden = excess_neutrals(view, root, of_group, cores, firm, scale)
         made.append(_of_neutrals(hidden[:, 0], hidden[:, 1], hidden[:, 2:5], hidden[:, 5]))
     return np.concatenate([*made, *_remaining(view, parent, link.fragment_distance, scale)])
 
@@ -241,7 +255,7 @@ def _reconstruct(view: EventView, constants: BaselineConstants) -> Floats:
 def _scale(constants: BaselineConstants) -> HadronScale:
     hadron = constants.hadron
     knots, factors = np.log(np.array(hadron.energy)), np.array(hadron.factor)
-    return HadronScale(knots, factors, hadron.noise, hadron.stochastic, hadron.excess_sigmas, hadron.absorb_sigmas)
+    return HadronScale(knots, factors, hadron.noise, hadron.stochastic, hadron.excess, hadron.absorb_sigmas)
 
 
 def _remaining(view: EventView, parent: Integers, reach: float, scale: HadronScale) -> Iterator[Floats]:
@@ -344,11 +358,15 @@ def event_views(block: EventBlock, field: float, photon_like: npt.NDArray[np.boo
     direction = np.stack([np.cos(phi), np.sin(phi), np.sinh(eta)], axis=1) / np.cosh(eta)[:, None]
     centre = columns(clusters, "x", "y", "z")
     position = columns(hits, "x", "y", "z", "energy")
+    fits = fits_of(tracks)
     for event in range(len(block)):
         t, c, h = (slice(part.offsets[event], part.offsets[event + 1]) for part in (tracks, clusters, hits))
+        number = np.arange(tracks.counts[event])
+        owner = number if fits is None else owners(fits[t], field)
         yield EventView(
             tracks=at_face[t],
-            momentum=(pt * np.cosh(eta))[t],
+            owner=owner,
+            momentum=np.where(owner == number, (pt * np.cosh(eta))[t], 0.0),
             direction=direction[t],
             pt_eta_phi=np.stack([pt[t], eta[t], phi[t]], axis=1),
             charge=tracks["charge"][t].astype(np.int64),
@@ -454,10 +472,11 @@ def root_of(parent: Integers, member: int) -> int:
 
 
 @njit(cache=True)
-def link_tracks(shared: Floats, photon_like: Flags, min_hits: int) -> tuple[Integers, Integers]:
+def link_tracks(shared: Floats, photon_like: Flags, owner: Integers, min_hits: int) -> tuple[Integers, Integers]:
     """Main cluster of each track (-1 if none), and for each cluster the group of clusters it is linked into by tracks.
 
-    A cluster in which no track ends up is a group of its own that belongs to nobody: its parent is -1.
+    A cluster in which no track ends up is a group of its own that belongs to nobody: its parent is -1. Clusters of tracks of
+    one particle are one group.
     """
     num_tracks, num_clusters = shared.shape
     parent = np.full(num_clusters, -1)
@@ -480,6 +499,11 @@ def link_tracks(shared: Floats, photon_like: Flags, min_hits: int) -> tuple[Inte
                     parent[c] = root
                 else:
                     parent[root_of(parent, c)] = root
+    for t in range(num_tracks):
+        if owner[t] != t and main[t] >= 0:
+            if main[owner[t]] < 0:
+                main[owner[t]] = main[t]
+            parent[root_of(parent, main[t])] = root_of(parent, main[owner[t]])
     return main, parent
 
 
@@ -551,18 +575,19 @@ def hadronic(energy: float, scale: HadronScale) -> float:
 
 @njit(cache=True)
 def explain(
-    view: EventView, main: Integers, parent: Integers, fragment_distance: float, scale: HadronScale
+    view: EventView, main: Integers, parent: Integers, fragment: tuple[float, float], scale: HadronScale
 ) -> tuple[Floats, Floats, Floats]:
     """Give pieces of hadronic showers to the tracks they belong to, as long as the tracks' momenta explain them.
 
-    `parent` is changed in place. Returns per group (indexed by its root) the momentum of its tracks, the calorimeter energy
-    and the expected spread of that energy.
+    `fragment` is the momentum across a track that a piece has at most, and how far it may lie from a shower of nobody to belong
+    to that instead. `main` and `parent` are changed in place: a track without a cluster may get one. Returns per group (indexed
+    by its root) the momentum of its tracks, the calorimeter energy and the expected spread of that energy.
     """
     momentum, centre, energy, photon_like = view.momentum, view.centre, view.energy, view.photon_like
     num = len(energy)
     momenta, energies, spread = np.zeros(num), np.zeros(num), np.zeros(num)
     for t in range(len(main)):
-        if main[t] >= 0:
+        if main[t] >= 0 and view.owner[t] == t:
             root = root_of(parent, main[t])
             momenta[root] += momentum[t]
             spread[root] += scale.noise**2 + scale.stochastic**2 * momentum[t]
@@ -571,53 +596,123 @@ def explain(
             energies[root_of(parent, c)] += energy[c]
     spread = np.sqrt(spread)
 
-    group, distance = np.full(num, -1), np.full(num, 1e9)
+    track, across, apart = np.full(num, -1), np.full(num, 1e9), np.zeros(num)
     for c in range(num):
         if parent[c] >= 0:
             continue
-        reach = fragment_distance * (_SMALL_REACH if energy[c] < _SMALL else 1.0)
-        limit = _PHOTON_DISTANCE if photon_like[c] else reach
+        least = fragment[0] * (_PHOTON_SHARE if photon_like[c] else 1.0)
         for t in range(len(main)):
-            if main[t] < 0:
-                continue
-            path, apart = track_distance(view.tracks[t], centre[c, 0], centre[c, 1], centre[c, 2])
-            if not photon_like[c]:
-                apart = min(apart, math.sqrt(((centre[c] - centre[main[t]]) ** 2).sum()))
-            if path > _PIECE_BEFORE_FACE and apart < limit and apart < distance[c]:
-                group[c], distance[c] = main[t], apart
-    for c in np.argsort(distance):
-        if group[c] < 0:
-            continue
-        root = root_of(parent, group[c])
-        together = hadronic(energies[root] + energy[c], scale)
-        if together < momenta[root] + scale.absorb_sigmas * spread[root]:
-            energies[root] += energy[c]
+            off, angle = seen_from(view.tracks[t], centre[c])
+            if energy[c] * angle < least:
+                track[c], across[c], apart[c], least = t, energy[c] * angle, off, energy[c] * angle
+    for c in range(num):
+        if track[c] >= 0 and not photon_like[c] and _near_neutral(view, c, parent, track, apart[c], fragment[1]):
+            across[c] = 1e9
+    for c in np.argsort(across):
+        if across[c] > fragment[0]:
+            break
+        t = track[c] if main[track[c]] >= 0 else view.owner[track[c]]
+        if main[t] >= 0:
+            root = root_of(parent, main[t])
+            explained, expected, before = momenta[root], spread[root], energies[root]
+        else:
+            root, explained, before = c, momentum[t], 0.0
+            expected = math.sqrt(scale.noise**2 + scale.stochastic**2 * momentum[t])
+        if hadronic(before + energy[c], scale) < explained + scale.absorb_sigmas * expected:
+            momenta[root], spread[root], energies[root] = explained, expected, before + energy[c]
             parent[c] = root
+            main[t] = main[t] if main[t] >= 0 else c
     return momenta, energies, spread
 
 
 @njit(cache=True)
+def seen_from(track: Floats, point: Floats) -> tuple[float, float]:
+    """Distance of a point from a track, and its angle against the track where that enters the calorimeter; both are large
+    for what lies before the face, and for tracks that miss it."""
+    if math.isnan(track[6]):
+        return 1e9, 1e9
+    path, apart = track_distance(track, point[0], point[1], point[2])
+    if path < _PIECE_BEFORE_FACE:
+        return 1e9, 1e9
+    return apart, apart / (max(path, 0.0) + _BEGINNING)
+
+
+@njit(cache=True)
+def _near_neutral(view: EventView, piece: int, parent: Integers, track: Integers, apart: float, reach: float) -> bool:
+    """Whether a piece lies near a larger shower of nobody, nearer to the line from the collision through it than `apart`."""
+    centre, energy = view.centre, view.energy
+    for c in range(len(energy)):
+        if parent[c] >= 0 or track[c] >= 0 or view.photon_like[c] or energy[c] < energy[piece]:
+            continue
+        if ((centre[piece] - centre[c]) ** 2).sum() < reach * reach:
+            along = (centre[piece] * centre[c]).sum() / math.sqrt((centre[c] ** 2).sum())
+            if (centre[piece] ** 2).sum() - along * along < apart * apart:
+                return True
+    return False
+
+
+@njit(cache=True)
+def momentum_across(view: EventView, cores: Floats) -> Floats:
+    """Of each core (energy, x, y, z) the momentum across the track of which it has least (GeV)."""
+    across = np.full(len(cores), 1e9)
+    for i in range(len(cores)):
+        for t in range(len(view.tracks)):
+            across[i] = min(across[i], cores[i, 0] * seen_from(view.tracks[t], cores[i, 1:])[1])
+    return across
+
+
+@njit(cache=True)
+def pull_of(view: EventView, hits: Integers, tracks: Integers) -> float:
+    """Momentum across the tracks of a group that its hits have together, each against the track nearest to it (GeV)."""
+    pull = np.zeros(3)
+    for h in hits:
+        nearest, least = -1, 1e9
+        for t in tracks:
+            apart, _ = seen_from(view.tracks[t], view.hits[h, :3])
+            if apart < least:
+                nearest, least = t, apart
+        if nearest < 0:
+            continue
+        track = view.tracks[nearest]
+        x, y, z = view.hits[h, 0] - track[0], view.hits[h, 1] - track[1], view.hits[h, 2] - track[2]
+        path = max(x * track[3] + y * track[4] + z * track[5], 0.0)
+        bend = 0.5 * track[6] * path * path * math.hypot(track[3], track[4])
+        weight = view.hits[h, 3] / (path + _BEGINNING)
+        pull[0] += weight * (x - path * track[3] + bend * track[4])
+        pull[1] += weight * (y - path * track[4] - bend * track[3])
+        pull[2] += weight * (z - path * track[5])
+    return math.sqrt((pull**2).sum())
+
+
+@njit(cache=True)
 def excess_neutrals(
-    view: EventView, root: int, momentum: float, energy: float, spread: float, cores: Floats, scale: HadronScale
+    view: EventView,
+    root: int,
+    of_group: tuple[float, float, float, float],
+    cores: Floats,
+    firm: Flags,
+    scale: HadronScale,
 ) -> Floats:
     """Neutral particles hidden in the group of clusters `root`: rows (label, energy, x, y, z, cluster).
 
-    Photon cores are taken out as long as the calorimeter has more than the tracks explain; what is still too much is a neutral
-    hadron.
+    Of the group are given the momentum of its tracks, its energy, the spread of that, and which excess makes a neutral hadron.
+    Photon cores are taken out if they are firm and the rest is still explained, others as long as the calorimeter has more than
+    the tracks explain; what is still too much is a neutral hadron.
     """
+    momentum, rest, spread, limit = of_group
     made = np.zeros((len(cores) + 1, 6))
-    count, rest = 0, energy
+    count = 0
     for i in np.argsort(-cores[:, 0]):
         excess = hadronic(rest, scale) - momentum
-        if excess < 0.5 * scale.excess_sigmas * spread:
-            break
-        if cores[i, 0] < 1.25 * excess:
+        left = hadronic(max(rest - cores[i, 0], 0.0), scale) - momentum
+        is_photon = firm[i] and left > -_DEFICIT_SIGMAS * spread
+        if is_photon or (excess > _HIDDEN_SHARE * limit and cores[i, 0] < _HIDDEN_TIMES * excess):
             made[count, 0], made[count, 1], made[count, 5] = PHOTON, cores[i, 0], root
             made[count, 2:5] = cores[i, 1:]
             rest -= cores[i, 0]
             count += 1
     excess = hadronic(rest, scale) - momentum
-    if excess > scale.excess_sigmas * spread:
+    if excess > limit:
         made[count, 0], made[count, 1], made[count, 5] = NEUTRAL_HADRON, excess, root
         made[count, 2:5] = view.centre[root]
         count += 1

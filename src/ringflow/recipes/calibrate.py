@@ -16,11 +16,21 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from ringflow.base.config import write
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.rundir import write_atomic
-from ringflow.baseline.rules import CORE_SHARE, BaselineConstants, EventView, event_views, follow_tracks, track_distance
+from ringflow.baseline.rules import (
+    CORE_SHARE,
+    BaselineConstants,
+    EventView,
+    event_views,
+    follow_tracks,
+    pull_of,
+    seen_from,
+    track_distance,
+)
 from ringflow.sim.blocks import BARREL, Floats, Shot, observe, run_all, simulate_shot
 from ringflow.sim.geometry import DetectorGeometry, detector_path, load_detector
 
@@ -34,9 +44,11 @@ _DETECTOR = (-0.95, 0.95)
 
 # Choices of the algorithm.
 _MIN_HITS = 3
-_EXCESS_SIGMAS, _ABSORB_SIGMAS = 2.5, 1.0
+_ABSORB_SIGMAS = 3.0
 _KEPT = 0.97  # of the photons, electrons and muons, by each limit
 _FRAGMENT_SHARE = 0.90  # of the energy of pieces within the fragment distance
+_MOMENTUM_SHARE = 0.80  # of the energy of pieces below the fragment momentum
+_BALANCED = 0.995  # of the charged pions, by what makes a neutral hadron beside them
 _MARGIN = 3.0  # times the spread of minimum-ionising hits around a track
 _CORE_ENERGY, _BREM_ANGLE, _MUON_MOMENTUM = 0.3, 0.015, 3.0
 _ECAL_SHARE = 0.9
@@ -89,6 +101,8 @@ _COLUMNS = {
     "hcal_distance": 0,
     "yoke_distance": 0,
     "fragments": 2,  # distance of a piece from track or shower, and its energy
+    "across": 2,  # momentum of a piece across the track, and its energy
+    "excess": 0,  # energy above the momentum of the track, times the momentum of all hits across it
 }
 Seen = dict[str, Floats]
 Add = Callable[[str, object], None]
@@ -116,14 +130,15 @@ def calibrate_rules(detector: str, events: int, workers: int, seed: int, out: Pa
             "ecal_distance": _upper(muon["ecal_distance"], 0.95, _MARGIN),
             "hcal_distance": _upper(muon["hcal_distance"], 0.95, _MARGIN),
             "min_hits": _MIN_HITS,
-            "fragment_distance": _fragment_distance(pions),
+            "fragment_distance": _holds([seen["fragments"] for seen in pions], _FRAGMENT_SHARE),
+            "fragment_momentum": _holds([seen["across"] for seen in pions], _MOMENTUM_SHARE),
         },
         "hadron": {
             "energy": geometry.calibration.hadronic_energy,
             "factor": geometry.calibration.hadronic_factor,
             "noise": noise,
             "stochastic": stochastic,
-            "excess_sigmas": _EXCESS_SIGMAS,
+            "excess": _upper(np.concatenate([seen["excess"] for seen in pions]), _BALANCED),
             "absorb_sigmas": _ABSORB_SIGMAS,
         },
         "photon": {
@@ -182,6 +197,13 @@ def _measure(geometry: DetectorGeometry, shot: Shot) -> Seen:
                 _, from_track = track_distance(view.tracks[0], *view.centre[piece])
                 apart = min(from_track, float(np.linalg.norm(view.centre[piece] - view.centre[0])))
                 add("fragments", [[apart, view.energy[piece]]])
+                add(
+                    "across",
+                    [[view.energy[piece] * seen_from(view.tracks[0], view.centre[piece])[1], view.energy[piece]]],
+                )
+            energy = float(_hadronic(geometry, view.energy.sum()))
+            pull = pull_of(view, np.nonzero(view.cluster >= 0)[0], np.zeros(1, dtype=np.int64))
+            add("excess", max(energy - view.momentum[0], 0.0) * pull)
     return {name: np.concatenate(parts) for name, parts in seen.items()}
 
 
@@ -202,12 +224,9 @@ def _add_core(view: EventView, face_radius: float, add: Add) -> None:
 
 def _hadron_resolution(geometry: DetectorGeometry, pions: list[Seen]) -> tuple[float, float]:
     """Noise and stochastic term of sigma^2 = noise^2 + stochastic^2 E."""
-    scale = geometry.calibration
     variances = []
     for seen in pions:
-        raw = seen["calorimeter"]
-        factor = np.interp(np.log(np.maximum(raw, 1e-3)), np.log(scale.hadronic_energy), scale.hadronic_factor)
-        low, high = np.quantile(raw * factor, [0.15865, 0.84135])
+        low, high = np.quantile(_hadronic(geometry, seen["calorimeter"]), [0.15865, 0.84135])
         variances.append((0.5 * (high - low)) ** 2)
     # Fitted with relative weights so that the soft end counts.
     design = np.column_stack([np.ones(len(pions)), PION_ENERGIES]) / np.array(variances)[:, None]
@@ -215,12 +234,21 @@ def _hadron_resolution(geometry: DetectorGeometry, pions: list[Seen]) -> tuple[f
     return _digits(np.sqrt(noise2)), _digits(np.sqrt(stochastic2))
 
 
-def _fragment_distance(pions: list[Seen]) -> float:
-    """Distance within which most of the energy of pieces lies."""
-    distance, energy = np.concatenate([seen["fragments"] for seen in pions]).T
-    order = np.argsort(distance)
+def _hadronic(geometry: DetectorGeometry, energy: npt.ArrayLike) -> Floats:
+    """Energies at the hadronic scale."""
+    raw, scale = np.asarray(energy, dtype=np.float64), geometry.calibration
+    corrected: Floats = raw * np.interp(
+        np.log(np.maximum(raw, 1e-3)), np.log(scale.hadronic_energy), scale.hadronic_factor
+    )
+    return corrected
+
+
+def _holds(pieces: list[Floats], share: float) -> float:
+    """What is not exceeded by pieces that hold a share of the energy; given with their energies."""
+    value, energy = np.concatenate(pieces).T
+    order = np.argsort(value)
     inside = np.cumsum(energy[order]) / energy.sum()
-    return _digits(distance[order][np.searchsorted(inside, _FRAGMENT_SHARE)])
+    return _digits(value[order][np.searchsorted(inside, share)])
 
 
 def _upper(values: Floats, share: float = _KEPT, times: float = 1.0) -> float:
