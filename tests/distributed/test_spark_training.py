@@ -101,7 +101,22 @@ def test_a_killed_process_ends_the_launch_and_the_command_goes_on(
     assert before["events"] + 40 <= result["events"] < before["events"] + 100
 
 
-def test_an_estimator_fits_and_its_model_transforms_and_persists(events: Path, session: Any, tmp_path: Path):
+def test_an_estimator_fits_and_its_model_transforms(events: Path, session: Any, tmp_path: Path):
+    import ringflow.spark
+    from ringflow.infer.spark import TO_LEARN, read_events
+
+    given = {"overrides": list(TINY), "store": tmp_path / "store", "validation": 0.2, "verbose": False}
+    model = ringflow.spark.ParticleFlowEstimator(workers=1, **given).fit(
+        read_events(session, events, collections=TO_LEARN)
+    )
+    assert [line["kind"] for line in model.history] == ["validation", "validation"]
+    made = model.transform(read_events(session, events)).toArrow()
+    assert made["event_number"].to_pylist() == list(range(60))
+    assert "candidate_label" in made.column_names
+
+
+@pytest.mark.heavy
+def test_an_estimator_in_two_processes_and_a_pipeline_that_persists(events: Path, session: Any, tmp_path: Path):
     from pyspark.ml import Pipeline, PipelineModel
 
     import ringflow.spark
