@@ -37,6 +37,8 @@ _BEYOND, _STEP, _MEETING = 400.0, 4.0, 4.0
 #: A particle is not much stiffer than what it came from.
 _STIFFER = 1.05
 _STRAIGHT = 1e-12
+#: Distance of a point that a track does not come to on its way out.
+_NOWHERE = 1e9
 
 
 def fits_of(tracks: Collection) -> Floats | None:
@@ -100,16 +102,16 @@ def _from_its_end(ends: Floats, begins: Floats, field: float) -> float:
     half = 0.5 * abs(turn) * math.hypot(ends[_X] - x, ends[_Y] - y)
     path = 2.0 * math.asin(min(half, 1.0)) / abs(turn)
     off = ends[_Z] - ends[_Z0] - path * math.sinh(ends[_ETA])  # of the fit from its last hit, along the beam
-    nearest = 1e9
-    step = _STEP / math.cosh(ends[_ETA])
-    for _ in range(int(_BEYOND / _STEP)):
+    nearest, beyond = _NOWHERE, 0.0
+    while beyond < _BEYOND:
         middle = ends[_PHI] + 0.5 * turn * path
         chord = math.sin(0.5 * turn * path) / (0.5 * turn)
         at_z = ends[_Z0] + path * math.sinh(ends[_ETA]) + off
-        nearest = min(
-            nearest, _distance(begins, x + chord * math.cos(middle), y + chord * math.sin(middle), at_z, field)
-        )
-        path += step
+        here = _distance(begins, x + chord * math.cos(middle), y + chord * math.sin(middle), at_z, field)
+        nearest = min(nearest, here)
+        # What is far away does not come near at once.
+        step = _STEP if here == _NOWHERE else max(_STEP, 0.5 * (here - _MEETING))
+        path, beyond = path + step / math.cosh(ends[_ETA]), beyond + step
     return nearest
 
 
@@ -126,7 +128,7 @@ def _distance(fit: Floats, x: float, y: float, z: float, field: float) -> float:
     turn = _turn(fit, field)
     from_x, from_y = x - fit[_D0] * math.sin(fit[_PHI]), y + fit[_D0] * math.cos(fit[_PHI])
     if from_x * math.cos(fit[_PHI]) + from_y * math.sin(fit[_PHI]) < 0.0:
-        return 1e9
+        return _NOWHERE
     radius = 1.0 / turn
     across = math.hypot(from_x + radius * math.sin(fit[_PHI]), from_y - radius * math.cos(fit[_PHI])) - abs(radius)
     path = 2.0 * math.asin(min(0.5 * abs(turn) * math.hypot(from_x, from_y), 1.0)) / abs(turn)
