@@ -140,9 +140,10 @@ def test_a_piece_with_little_momentum_across_a_track_is_of_its_shower():
 
 def test_pieces_that_momentum_does_not_explain_stay_free():
     assert found(2.0, shower(2.0, 0.0), shower(2.0, 100.0)) == (0, 0.0)
-    number, energy = found(2.0, shower(3.5, 0.0), shower(3.0, 80.0))
+    number, energy = found(2.0, shower(3.5, 0.0), shower(3.0, 60.0))
     assert number == 1
-    assert energy == pytest.approx(3.2, rel=0.1)  # its own energy, at the hadronic scale; not what the group has too much
+    # Its own energy, at the hadronic scale; not what the group has too much.
+    assert energy == pytest.approx(3.2, rel=0.1)
 
 
 def test_a_track_without_a_cluster_gets_pieces_that_lie_where_it_goes():

@@ -130,6 +130,8 @@ def test_the_shipped_constants_are_reproduced(tmp_path: Path):
     assert again.link.ecal_distance == pytest.approx(shipped.link.ecal_distance, rel=0.1)
     assert again.link.hcal_distance == pytest.approx(shipped.link.hcal_distance, rel=0.1)
     assert again.link.fragment_distance == pytest.approx(shipped.link.fragment_distance, rel=0.25)
+    assert again.link.fragment_momentum == pytest.approx(shipped.link.fragment_momentum, rel=0.5)
+    assert again.hadron.excess == pytest.approx(shipped.hadron.excess, rel=0.5)
     assert again.photon.width == pytest.approx(shipped.photon.width, rel=0.25)
     assert again.photon.depth == pytest.approx(shipped.photon.depth, rel=0.25)
     assert again.hadron.stochastic == pytest.approx(shipped.hadron.stochastic, rel=0.4)
