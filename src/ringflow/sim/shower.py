@@ -109,6 +109,7 @@ def _stack(slabs: list[Slab]) -> tuple[list[tuple[float, ...]], list[int]]:
 
 _GRAZING = 0.2
 _MOST_SUBSHOWERS = 16
+_LEAST_WEIGHT = 1e-12
 _FRACTION_EXPONENT = -0.18  # mean electromagnetic fraction is 1 - E^this
 _SOFTEST_SHOWER = 0.002  # GeV; less is left as ionisation
 
@@ -222,7 +223,8 @@ def _split_hadronic(
     mean = model.subshower_base + model.subshower_log * torch.log1p(energy)
     count = (1.0 + draw.poisson(mean - 1.0)).clamp_max(_MOST_SUBSHOWERS).to(torch.int64)
     of = torch.repeat_interleave(torch.arange(len(energy), device=energy.device), count)
-    weight = draw.exponential(energy[of])
+    # One may come out as 0 exactly; alone it would have no share of anything.
+    weight = draw.exponential(energy[of]).clamp_min(_LEAST_WEIGHT)
     total = torch.zeros_like(energy).index_add_(0, of, weight)
     share = energy[of] * weight / total[of]
 
