@@ -33,7 +33,9 @@ def _known_dataset(_: object, path: Path | None) -> None:
         read_manifest(path)
 
 
-ModelName = Annotated[Path, Parameter(validator=_known_model, help="Model file, folder of a run, or name of a shipped model.")]
+ModelName = Annotated[
+    Path, Parameter(validator=_known_model, help="Model file, folder of a run, or name of a shipped model.")
+]
 KnownDataset = Annotated[Path, Parameter(validator=_known_dataset, help="Folder of a dataset.")]
 SomeModel = Annotated[ModelName | None, about("Model file (also .onnx), folder of a run, or name of a shipped model.")]
 Out = Annotated[Path, about("Folder of the dataset.")]
@@ -156,9 +158,7 @@ def calibrate(
     workers: options.Workers = 1,
     seed: options.Seed = 1,
     baseline: Annotated[Flag, about("Derive the constants of the rules instead.")] = False,
-    out: Annotated[
-        Path | None, about("TOML file to write: the detector with the scales, or the constants.")
-    ] = None,
+    out: Annotated[Path | None, about("TOML file to write: the detector with the scales, or the constants.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the calibration constants of a detector with particle guns."""
