@@ -78,6 +78,7 @@ def one_worker(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("one"), 2, dataset, runs)
 
 
+@pytest.mark.heavy
 def test_downpour_with_one_worker_is_an_ordinary_training(one_worker: Path, dataset: Path, tmp_path: Path):
     alone = train_alone(dataset, tmp_path / "alone", (*TINY, "source.lanes=1", "model.dropout=0.1"))
     assert_same_training(one_worker / "downpour", alone)

@@ -168,6 +168,7 @@ class TestSpark(ClusterContract):
             with pytest.raises(DatasetError, match=f"{said} column '{column.removeprefix('track_')}'"):
                 reconstruct_frame(events.drop(column), weights)
 
+    @pytest.mark.heavy
     def test_a_worker_opens_the_model_once(self, weights: Path, session: Any) -> None:
         """Twelve tasks, but no more sessions than Python processes."""
         model = carry(weights)

@@ -21,7 +21,8 @@ from ringflow.train.profile import StepTable, Traffic, read_table
 from ringflow.train.run import train
 from ringflow.train.settings import TrainSettings
 
-pytestmark = pytest.mark.xdist_group("processes")
+#: What a table of times says is tested on tables made up, in tests/unit/train/test_profile.py.
+pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.heavy]
 
 #: A megabyte of weights, so that small messages are small.
 NETWORK = ("model.width=96", "model.layers=2", "model.heads=2", "model.hidden=384", "model.dropout=0.1")
@@ -85,7 +86,6 @@ def table(run: Path) -> StepTable:
     return read_table(run / "profile" / "steps.csv")
 
 
-@pytest.mark.heavy
 def test_a_slow_rank_is_named(runs: Path):
     (found,) = summary(runs / "replicate")["stragglers"]
     assert (found["rank"], found["slower_in"]) == (1, "data")
@@ -132,14 +132,13 @@ def assert_measured(run: Path, strategy: str) -> None:
     assert (run / "profile" / "report.html").exists()
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("strategy", CUT_UP)
 def test_all_strategies_are_measured(more_runs: Path, strategy: str):
     assert_measured(more_runs / strategy, strategy)
 
 
 @pytest.mark.skipif(bool(Traffic().reason), reason="no bytes are counted here")
-@pytest.mark.parametrize("workers", [pytest.param(number, marks=pytest.mark.heavy) for number in (4, 8)])
+@pytest.mark.parametrize("workers", [4, 8])
 def test_bytes_are_those_of_a_ring(workers: int, dataset: Path, tmp_path: Path):
     words = [f"data={dataset}", *SMALL, "profile=true", f"source.lanes={workers}", f"length.events={20 * workers}"]
     ringflow(
@@ -159,7 +158,6 @@ def test_bytes_of_two_are_those_of_a_ring(runs: Path):
         assert rank["received_over_ring"] == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.heavy
 def test_a_process_alone_is_measured_when_it_is_stopped_and_again_when_it_goes_on(dataset: Path, tmp_path: Path):
     run = tmp_path / "run"
     words = ["train", f"data={dataset}", *SMALL, "profile=true", "length.checkpoint_seconds=0.1", "--out", run]

@@ -167,6 +167,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.heavy
 def test_a_mistake_of_one_is_no_lost_process_but_to_the_others(dataset: Path, tmp_path: Path):
     (tmp_path / "broken.py").write_text(BROKEN)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -64,6 +64,7 @@ def test_a_killed_rank_ends_its_trial_and_the_next_one_works(bench: Bench, ray_n
     bench.play(1, workers=2)
 
 
+@pytest.mark.heavy
 class TestTwoProcesses(TwoProcessesContract):
     """Two nodes of one core each."""
 

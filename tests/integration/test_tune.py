@@ -135,6 +135,7 @@ def test_from_a_space_to_the_best_settings(tmp_path: Path, words: list[str], com
     assert (earlier.code, "is a study of an earlier version of ringflow" in earlier.stderr) == (1, True)
 
 
+@pytest.mark.heavy
 def test_a_preset_is_tuned_in_a_space_that_is_shipped(
     tmp_path: Path, dataset: Path, command: Callable[..., Any]
 ) -> None:

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fixtures.tiny_training import TINY, make_dataset
 from ringflow.base.errors import UsageError
 from ringflow.train.profile import (
     COLUMNS,
@@ -34,7 +35,7 @@ from ringflow.train.profile import (
     summarize,
     write_report,
 )
-from ringflow.train.run import resolved
+from ringflow.train.run import resolved, train
 from ringflow.train.settings import TrainSettings
 from ringflow.train.world import ALONE
 
@@ -356,3 +357,15 @@ def test_where_nothing_is_counted_the_reason_is_said(monkeypatch: pytest.MonkeyP
     traffic = Traffic()
     assert (traffic.sent, traffic.received) == (None, None)
     assert traffic.reason == "darwin does not count the bytes of a socket"
+
+
+def test_a_training_is_measured(tmp_path: Path):
+    """Of one process, for real; of several in tests/distributed."""
+    settings = TrainSettings.resolve(None, [f"data={make_dataset(tmp_path)}", *TINY, "profile=true"])
+    result = train(settings, tmp_path / "run")
+    steps = read_table(tmp_path / "run" / "profile" / "steps.csv")
+    assert 0 < len(steps["step"]) <= result["steps"]
+    assert (steps["forward_ms"] > 0.0).all()
+    assert steps["communication_ms"].min() < 0.1 * steps["backward_ms"].min()  # nobody to talk to
+    assert (tmp_path / "run" / "profile" / "report.html").is_file()
+    assert json.loads((tmp_path / "run" / "profile" / "trace.json").read_text())
