@@ -20,7 +20,18 @@ from ringflow.base.log import complain
 from ringflow.base.processes import wait_without_spinning
 from ringflow.base.rundir import DISK_TROUBLES
 from ringflow.cli.benchmarks import bench, scaling_model
-from ringflow.cli.events import calibrate, check, convert, evaluate, export, reconstruct, serve, simulate, validate
+from ringflow.cli.events import (
+    adapt,
+    calibrate,
+    check,
+    convert,
+    evaluate,
+    export,
+    reconstruct,
+    serve,
+    simulate,
+    validate,
+)
 from ringflow.cli.inspection import (
     config,
     demo,
@@ -48,7 +59,7 @@ for command in (
     *(bench, launch, tune),
     *(calibrate, check, convert, simulate, validate),
     *(perceptron, prune, train),
-    *(evaluate, export, reconstruct, serve),
+    *(adapt, evaluate, export, reconstruct, serve),
     *(display, explain, reproduce, scaling_model, trace, uncertainty),
     *(config, demo, doctor, models),
 ):

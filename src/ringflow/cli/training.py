@@ -94,7 +94,7 @@ def _finish_training(settings: TrainSettings, result: dict[str, Any]) -> None:
     kind, _, samples = settings.data.partition(":")
     if kind == "sim":
         sample = samples.split(",")[0].strip()
-        detector, _ = split_variation(settings.detector)
+        detector, _ = split_variation(settings.detector.split(",")[0].strip())
         words = ["simulate", sample, "--detector", detector, "--out", f"data/{sample}"]
     else:
         datasets = [name.strip() for name in settings.data.split(",")]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from ringflow.data.manifest import PACKED_FOLDER, Shard, inside, manifest_hash
 from ringflow.data.read import Dataset, whole_cache
 from ringflow.elements.batch import ElementBatch, ElementTargets, from_block, join, target_collection, target_columns
 from ringflow.elements.features import feature_names, needed_columns
+from ringflow.elements.frame import Frame
 from ringflow.event.schema import parquet_name
 
 #: Shards per lane from which on lanes are dealt shards: fewer would make lanes of very different lengths.
@@ -94,8 +95,10 @@ class DatasetChunks(Ahead):
         lane: Lane = ALL,
         threads: int = 1,
         cache: Path | None = None,
+        frames: Mapping[str, Frame] | None = None,
     ) -> None:
         super().__init__(self._read)
+        self._frames = frames or {}
         self._calorimeter, self._seed, self._lane = calorimeter, seed, lane
         for dataset in datasets:
             require_learnable(dataset, detector, calorimeter)
@@ -138,6 +141,10 @@ class DatasetChunks(Ahead):
         return made.take(torch.arange(self._lane.number, made.num_events, self._lane.of))
 
     def _elements(self, part: _Part) -> ElementBatch:
+        """The training events of a shard, as they are seen."""
+        return seen_by(self._frames, part.dataset.manifest.detector, self._stored(part))
+
+    def _stored(self, part: _Part) -> ElementBatch:
         """The training events of a shard; stored, and made first if they are not there or are not what was written."""
 
         def make() -> ElementBatch:
@@ -158,7 +165,12 @@ class DatasetChunks(Ahead):
         except (OSError, SafetensorError, KeyError, ValueError, IndexError):
             del self._verified[key]  # gone or changed meanwhile, or somebody's who gave other content the right name
             file.unlink(missing_ok=True)
-            return self._elements(part)
+            return self._stored(part)
+
+
+def seen_by(frames: Mapping[str, Frame], detector: str, batch: ElementBatch) -> ElementBatch:
+    """Elements relative to their detector, or as they are where no frames are given."""
+    return frames[detector].see(batch) if frames else batch
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -175,7 +187,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 def require_learnable(dataset: Dataset, detector: str, calorimeter: str) -> None:
     """Refuse, in one line, a dataset that a training for this detector cannot learn from or be validated with."""
-    if dataset.manifest.detector != detector:
+    if dataset.manifest.detector not in detector.split(","):
         raise UsageError(
             f"{dataset.path} is of the detector {dataset.manifest.detector!r}, the training is for {detector!r}; "
             f"give detector={dataset.manifest.detector} or another dataset"

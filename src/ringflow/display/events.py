@@ -174,7 +174,7 @@ class ReconstructedEvents:
         if links is not None:
             file = LinkFile.read(links)
             self.notes += file.notes(links, dataset.path, model_file(model))
-            self._calorimeter = open_model(network).kinds[1]
+            self._calorimeter = open_model(network, dataset.manifest.detector).kinds[1]
             self._links = self._by_place(file, links)
         self.explained = tuple(sorted(place for place in self._links if place < self.num_events))
 

@@ -34,9 +34,9 @@ from ringflow.explain.attribution import (
     verdicts,
 )
 from ringflow.infer.inputs import EventInput, open_input
+from ringflow.infer.session import load_for
 from ringflow.infer.shipped import model_file
 from ringflow.models.attention import Block, Layout
-from ringflow.models.file import load_model
 from ringflow.models.graph import GraphMixer, bins_of
 from ringflow.models.model import Model
 
@@ -74,11 +74,11 @@ def explain(
     path = model_file(model)
     if path.suffix == ".onnx":
         raise UsageError(f"{path} is an ONNX file, which has no gradients; give the model it was exported from")
-    explainer = Explainer(load_model(path), output=target, method=method, baseline=baseline, steps=steps)
+    given = open_input(source, split, events if event is None else event + 1, profile)
+    explainer = Explainer(load_for(path, given.detector), output=target, method=method, baseline=baseline, steps=steps)
     network = explainer.loaded.model
     if with_graph and network.settings.backbone != "graph":
         raise UsageError(f"{path} has the backbone {network.settings.backbone!r}, which makes no graph")
-    given = open_input(source, split, events if event is None else event + 1, profile)
     for note in given.notes:
         say(note)
     if event is not None and event >= given.num_events:
@@ -138,7 +138,7 @@ def _events(given: EventInput, model: Model, only: int | None) -> Iterator[tuple
             if only is None or start + place == only:
                 one = block.take(place, place + 1)
                 require_finite(one, {kind: essential_columns(kind) for kind in model.kinds})
-                yield start + place, int(one.event_number[0]), from_block(one, model.settings.calorimeter)
+                yield start + place, int(one.event_number[0]), model.see(from_block(one, model.settings.calorimeter))
         start += len(block)
 
 

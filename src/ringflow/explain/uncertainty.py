@@ -29,6 +29,7 @@ from ringflow.data.read import Dataset
 from ringflow.elements.batch import ElementBatch, from_block, target_collection
 from ringflow.event.particles import PARTICLE_CLASSES
 from ringflow.explain.attribution import class_name
+from ringflow.infer.session import known_frame
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import LoadedModel, load_model
 from ringflow.models.model import Model, decode
@@ -195,8 +196,8 @@ def uncertainty(
     out = out or file_beside(path)
     require_suffix(out, ".safetensors")
     loaded = load_model(path)
-    parts = _gather(loaded, datasets, events, _SHARES[:2] if test else _SHARES)
-    parts += _gather(loaded, test, events, (1.0,)) if test else []
+    parts = _gather(path, loaded, datasets, events, _SHARES[:2] if test else _SHARES)
+    parts += _gather(path, loaded, test, events, (1.0,)) if test else []
     fitted, calibrated, tested = parts
     counts = {name: len(part.label) for name, part in zip(("fit", "calibrate", "test"), parts, strict=True)}
     for name, count in counts.items():
@@ -327,7 +328,9 @@ def _spread(head: UncertaintyHead, sample: Sample) -> list[dict[str, Any]]:
     return found
 
 
-def _gather(loaded: LoadedModel, datasets: Sequence[Path], events: int | None, shares: Sequence[float]) -> list[Sample]:
+def _gather(
+    model: Path, loaded: LoadedModel, datasets: Sequence[Path], events: int | None, shares: Sequence[float]
+) -> list[Sample]:
     """Candidates of events, shared out: events of one part are in no other."""
     calorimeter = loaded.model.settings.calorimeter
     names = [*loaded.model.kinds, target_collection(calorimeter)]
@@ -338,11 +341,15 @@ def _gather(loaded: LoadedModel, datasets: Sequence[Path], events: int | None, s
         if names[-1] not in dataset.columns:
             raise DatasetError(f"{dataset.path} has no {names[-1]!r}; uncertainties need events with truth")
     totals = [len(dataset) if events is None else min(events, len(dataset)) for dataset in opened]
+    any_detector = not loaded.model.is_bound
     with progress(sum(totals), "reconstructing") as advance:
         for dataset, total in zip(opened, totals, strict=True):
+            if any_detector:
+                loaded.model.bind(known_frame(dataset.manifest.detector, model))
             done = 0
             for block in dataset.events(columns=names):
-                elements = from_block(block.take(0, min(len(block), total - done)), calorimeter, with_targets=True)
+                block = block.take(0, min(len(block), total - done))
+                elements = loaded.model.see(from_block(block, calorimeter, with_targets=True))
                 place = torch.arange(done, done + elements.num_events) % _PERIOD
                 part_of = torch.from_numpy(np.searchsorted(ends, place.numpy(), side="right"))
                 for part in range(len(shares)):

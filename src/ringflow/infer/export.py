@@ -135,7 +135,11 @@ class EventGraph(nn.Module):
             positions.append(position.flatten(1))
             references.append(reference.flatten(1))
             before += own.shape[1]
-        return torch.cat(features), torch.cat(positions), torch.cat(references)
+        elements = torch.cat(features), torch.cat(positions), torch.cat(references)
+        if self.model.frame is None:
+            return elements
+        features, references = self.model.frame(*elements)
+        return features, elements[1], references
 
     def _predict(self, features_NF: Tensor, kind_N: Tensor, position_N2: Tensor) -> Prediction:
         """What the network says. An event without elements gets one to run on, since runtimes know no largest of none."""
@@ -498,7 +502,7 @@ def compare(loaded: LoadedModel, runtime: EventRuntime, blocks: Iterable[EventBl
     found = Comparison()
     for block in blocks:
         answers = [runtime.run(event) for event in runtime.events(block)]
-        batch = from_block(block, runtime.description.kinds[1])
+        batch = loaded.model.see(from_block(block, runtime.description.kinds[1]))
         compared = _difference(loaded, batch, answers)
         if not compared.ok and loaded.model.settings.backbone in _BACKBONES_WITH_HASH:
             compared = _event_by_event(loaded, batch, answers)

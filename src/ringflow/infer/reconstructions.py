@@ -68,7 +68,7 @@ def _no_model(dataset: Dataset, model: Path | None) -> str | None:
     from ringflow.elements.features import needed_columns
 
     try:
-        needed_columns(open_model(model).kinds, dataset.columns)
+        needed_columns(open_model(model, dataset.manifest.detector).kinds, dataset.columns)
     except DatasetError as error:
         return str(error)
     return None
@@ -80,7 +80,7 @@ def columns_for(dataset: Dataset, names: tuple[str, ...], model: Path | None = N
     if {"perfect", "baseline"} & set(names):
         return dataset.columns
     if "model" in names:
-        wanted += open_model(model).kinds
+        wanted += open_model(model, dataset.manifest.detector).kinds
     return select_columns(dataset.columns, [*wanted, *(["candidate"] if "candidate" in names else [])])
 
 
@@ -91,7 +91,7 @@ def open_reconstruction(
     if name in ("target", "candidate"):
         return lambda block: block[name]
     if name == "model":
-        return partial(_on_one_thread, open_model(model))
+        return partial(_on_one_thread, open_model(model, detector))
     known = load_constants(constants or detector)
     if name == "perfect":
         from ringflow.baseline.perfect import perfect_block
@@ -102,17 +102,18 @@ def open_reconstruction(
     return partial(reconstruct_block, constants=known)
 
 
-def open_model(model: Path | None) -> Reconstructor:
-    """The network of a file, or the one that comes with the package; opened once per process and state of the file."""
+def open_model(model: Path | None, detector: str | None = None) -> Reconstructor:
+    """The network of a file, or the one that comes with the package, for events of a detector; opened once per process and
+    state of the file."""
     path = model or shipped.MODEL
-    return _open(model, path.stat().st_mtime_ns if path.is_file() else 0)
+    return _open(model, path.stat().st_mtime_ns if path.is_file() else 0, detector)
 
 
 @cache
-def _open(model: Path | None, changed: int) -> Reconstructor:
+def _open(model: Path | None, changed: int, detector: str | None) -> Reconstructor:
     from ringflow.infer.session import open_session
 
-    return open_session(model)
+    return open_session(model, detector=detector)
 
 
 def _on_one_thread(session: Reconstructor, block: EventBlock) -> Collection:

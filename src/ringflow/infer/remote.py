@@ -21,7 +21,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 
 from ringflow import __version__
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, RingflowError
+from ringflow.base.rundir import temporary_folder
 from ringflow.data.manifest import MANIFEST_FILE, Columns, manifest_hash
 from ringflow.data.read import Dataset, select_columns
 from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
@@ -75,10 +76,15 @@ class CarriedModel:
             return open_session(path, uncertainty=errors)
 
 
-def carry(model: Path | None = None, engine: str | None = None, uncertainty: Path | None = None) -> CarriedModel:
+def carry(
+    model: Path | None = None,
+    engine: str | None = None,
+    uncertainty: Path | None = None,
+    detector: str | None = None,
+) -> CarriedModel:
     """A model file, or the model that comes with the package; for the engine `onnx` it is exported once, here.
 
-    The file of uncertainties is the one beside the model unless given; `onnx` computes none.
+    It is for events of a detector. The file of uncertainties is the one beside the model unless given; `onnx` computes none.
     """
     from ringflow.infer.session import as_onnx, choose_engine
     from ringflow.models.uncertainty import found_beside, head_for
@@ -90,9 +96,24 @@ def carry(model: Path | None = None, engine: str | None = None, uncertainty: Pat
     if engine == "torch" and (file := uncertainty or found_beside(path)):
         head_for(file, path)  # one of another model is told here, not by every worker
         errors = file.read_bytes()
-    with as_onnx(path) if engine == "onnx" else nullcontext(path) as carried:
+    with as_onnx(path, detector) if engine == "onnx" else _told(path, detector) as carried:
         content = carried.read_bytes()
     return CarriedModel(carried.name, engine, hashlib.sha256(content).hexdigest(), content, errors)
+
+
+@contextmanager
+def _told(path: Path, detector: str | None) -> Iterator[Path]:
+    """The file, or one of the same name that knows the detector, if it is one that can see any."""
+    from ringflow.infer.session import load_for
+    from ringflow.models.file import load_model, save_model
+
+    if detector is None or load_model(path).model.is_bound:
+        yield path
+        return
+    loaded = load_for(path, detector)
+    with temporary_folder("model") as folder:
+        save_model(folder / path.name, loaded.model, threshold=loaded.threshold, card=loaded.card)
+        yield folder / path.name
 
 
 @lru_cache(maxsize=2)

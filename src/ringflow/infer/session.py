@@ -20,6 +20,7 @@ from ringflow.base.log import say
 from ringflow.base.rundir import temporary_folder
 from ringflow.elements.batch import TRACK, ElementBatch, from_block
 from ringflow.elements.features import essential_columns
+from ringflow.elements.frame import FrameSettings
 from ringflow.event.block import Collection, EventBlock, require_finite
 from ringflow.infer import shipped
 from ringflow.infer.runtime import ERRORS, ROW, Description, OnnxSession, Reconstructor, collection
@@ -54,7 +55,7 @@ class Session(Reconstructor):
     def candidates(self, block: EventBlock) -> Collection:
         """Many events at a time."""
         require_finite(block, {kind: essential_columns(kind) for kind in self.kinds})
-        elements = from_block(block, self.kinds[1]).to(self._device)
+        elements = self.model.see(from_block(block, self.kinds[1]).to(self._device))
         return candidates(self.model, elements, self.threshold, self.uncertainty)
 
 
@@ -64,21 +65,45 @@ def open_session(
     engine: str | None = None,
     threads: int = 1,
     uncertainty: Path | None = None,
+    detector: str | None = None,
 ) -> Reconstructor:
-    """A session of a model file or of the model that comes with the package, computed by an engine of `ENGINES`.
+    """A session of a model file or of the model that comes with the package, computed by an engine of `ENGINES`, for events of
+    a detector.
 
     Unless an engine is named, ONNX files are run as such and others by torch. `threads` are events that ONNX computes at a
     time. With a file of uncertainties, which must be of this model, candidates get those too.
     """
     path, engine = choose_engine(model, engine)
     if engine == "torch":
-        return Session(load_model(path), device, None if uncertainty is None else head_for(uncertainty, path))
+        loaded = load_for(path, detector)
+        return Session(loaded, device, None if uncertainty is None else head_for(uncertainty, path))
     if uncertainty is not None:
         raise UsageError(f"uncertainties ({uncertainty}) are computed by torch; use --engine torch")
     if torch.device(device).type != "cpu":
         raise UsageError(f"the engine onnx computes on the cpu, not on {device}; use --engine torch there")
-    with as_onnx(path) as exported:
+    with as_onnx(path, detector) as exported:
         return OnnxSession(exported, threads)
+
+
+def load_for(path: Path, detector: str | None) -> LoadedModel:
+    """A model file; one that can see elements relative to any detector is told which, where that is one of ours."""
+    loaded = load_model(path)
+    if detector is not None and not loaded.model.is_bound:
+        loaded.model.bind(known_frame(detector, path))
+    return loaded
+
+
+def known_frame(detector: str, model: Path) -> FrameSettings:
+    """How a model that can see elements relative to any detector sees one of ours."""
+    from ringflow.sim.geometry import detector_names, load_detector
+    from ringflow.sim.tracker import frame_of
+
+    if detector not in detector_names():
+        raise UsageError(
+            f"{model.name} does not know the detector {detector!r}; make a model that does: "
+            f"ringflow adapt DATASET --model {model.stem} --out {model.stem}_{detector}.safetensors"
+        )
+    return frame_of(load_detector(detector))
 
 
 def choose_engine(model: Path | None, engine: str | None) -> tuple[Path, str]:
@@ -98,15 +123,15 @@ def choose_engine(model: Path | None, engine: str | None) -> tuple[Path, str]:
 
 
 @contextmanager
-def as_onnx(path: Path) -> Iterator[Path]:
-    """A model as an ONNX file: itself, or an export that is there as long as the context."""
+def as_onnx(path: Path, detector: str | None = None) -> Iterator[Path]:
+    """A model as an ONNX file for events of a detector: itself, or an export that is there as long as the context."""
     if path.suffix == ".onnx":
         yield path
         return
     from ringflow.infer.export import require_onnx, write_onnx
 
     require_onnx()
-    loaded = load_model(path)
+    loaded = load_for(path, detector)
     say("exporting the model to ONNX for this run; `ringflow export` keeps the file")
     with temporary_folder("onnx") as folder:
         exported = folder / "model.onnx"

@@ -28,11 +28,12 @@ from torch import nn
 from ringflow.base.errors import InputFileError
 from ringflow.base.rundir import write_atomic
 from ringflow.elements.features import feature_names
+from ringflow.elements.frame import FrameSettings
 from ringflow.models.model import Model
 from ringflow.models.settings import MODEL_KEY, ModelSettings
 
 FORMAT_VERSION = 1
-_VERSION, _HASH = "format_version", "sha256"
+_VERSION, _HASH, _FRAME = "format_version", "sha256", "frame"
 _NO_HASH = b"0" * 64
 #: What safetensors calls the types that networks have.
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
@@ -59,6 +60,8 @@ def save_model(path: Path, model: Model, *, threshold: float = 0.5, card: Mappin
         "threshold": threshold,
         "card": dict(card or {}),
     }
+    if model.frame is not None:
+        record[_FRAME] = model.frame.settings.model_dump(mode="json")
     write_described(path, model, MODEL_KEY, record)
 
 
@@ -68,6 +71,7 @@ def load_model(path: Path) -> LoadedModel:
     with read_described(path, MODEL_KEY, "model file", "train", fields) as (record, weights):
         try:
             settings = ModelSettings.model_validate(record["settings"])
+            frame = FrameSettings.model_validate(record[_FRAME]) if _FRAME in record else None
         except pydantic.ValidationError as error:
             what = error.errors()[0]
             place = ".".join(map(str, what["loc"]))[:100]
@@ -87,7 +91,9 @@ def load_model(path: Path) -> LoadedModel:
             raise ValueError(f"threshold is {threshold}")
         if settings.layers > len(weights.shapes):  # that many would take a while even without memory
             raise InputFileError(f"{path} is of another architecture: {settings.layers} layers have no weights there")
-        return LoadedModel(weights.into(lambda: Model(settings)).eval(), threshold, dict(record["card"]))
+        model = weights.into(lambda: Model(settings)).eval()
+        model.bind(frame)
+        return LoadedModel(model, threshold, dict(record["card"]))
 
 
 def write_described(path: Path, module: nn.Module, key: str, record: Mapping[str, Any]) -> None:
@@ -152,7 +158,7 @@ def read_described(
                         "use the version of ringflow that wrote it"
                     )
                 # A hash whose name is not what it was would else be no hash.
-                if wrong := record.keys() ^ {_VERSION, *fields} ^ (record.keys() & {_HASH}):
+                if wrong := record.keys() ^ {_VERSION, *fields} ^ (record.keys() & {_HASH, _FRAME}):
                     raise ValueError(f"{min(wrong)!r} is {'unknown' if min(wrong) in record else 'missing'}")
                 if _HASH in record and _hash(path, str(record[_HASH])) != record[_HASH]:
                     raise InputFileError(

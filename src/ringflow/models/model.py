@@ -9,8 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ringflow.base.errors import UsageError
 from ringflow.elements.batch import KINDS, ElementBatch
 from ringflow.elements.features import feature_names
+from ringflow.elements.frame import Frame, FrameSettings
 from ringflow.event.particles import CHARGED_HADRON, ELECTRON, MUON, PARTICLE_CLASSES
 from ringflow.models.attention import ACTIVATIONS, AttentionMixer, Block, Layout, Mixer, RotaryPositions, Turns
 from ringflow.models.graph import GraphMixer
@@ -226,6 +228,26 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Block(settings, make and make(settings)) for _ in range(settings.layers))
         self.norm = nn.LayerNorm(settings.width)
         self.heads = Heads(settings)
+        #: The detector that its elements are seen relative to; part of the file, not of the weights.
+        self.frame: Frame | None = None
+
+    def bind(self, frame: FrameSettings | None) -> None:
+        """See elements relative to this detector from now on."""
+        self.frame = None if frame is None else Frame(frame, self.kinds).to(self.embedding.mean_F.device)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it can take elements of a detector as they are."""
+        return self.frame is not None or self.settings.features == "absolute"
+
+    def see(self, batch: ElementBatch) -> ElementBatch:
+        """Elements as they were measured, as the network knows them: what everything below takes."""
+        if not self.is_bound:
+            raise UsageError(
+                "the network sees elements relative to a detector and was not told which one; make one that knows it: "
+                "ringflow adapt DATASET --model any --out model.safetensors"
+            )
+        return batch if self.frame is None else self.frame.see(batch)
 
     @property
     def kinds(self) -> tuple[str, str]:

@@ -40,6 +40,8 @@ class ModelSettings(Settings):
     backbone: BackboneName = "attention"
     #: Whether the calorimeter is seen as clusters or as hits.
     calorimeter: Literal["cluster", "hit"] = "cluster"
+    #: Whether elements are seen as they lie in their detector, or relative to it, so that another one can be like it.
+    features: Literal["absolute", "relative"] = "absolute"
     #: Numbers per element; a multiple of four times the heads, unless `head_width` is given.
     width: int = Field(default=128, ge=8)
     #: Layers of the backbone.

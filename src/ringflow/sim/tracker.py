@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
+from ringflow.elements.frame import FrameSettings
 from ringflow.elements.helix import Helix, Vector
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import BENDING, SPEED_OF_LIGHT, properties
@@ -605,3 +607,45 @@ def _energy_loss(momentum: Tensor, mass: Tensor) -> Tensor:
     beta2 = beta_gamma**2 / (1.0 + beta_gamma**2)
     rise = torch.log(2.0 * 0.511e6 * beta_gamma.clamp_max(100.0) ** 2 / 173.0)
     return (rise / beta2 - 1.0) / 11.0
+
+
+#: Where a frame looks at what is usual: edges of |eta|, and momenta in GeV.
+_FRAME_EDGES = (0.5, 1.0, 1.5, 2.0, 2.5)
+_FRAME_MOMENTA = (0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
+
+
+def frame_of(geometry: DetectorGeometry) -> FrameSettings:
+    """What a network that sees elements relative to their detector has to know of this one."""
+    eta = torch.tensor([0.5 * (low + high) for low, high in pairwise((0.0, *_FRAME_EDGES, 3.0))], dtype=torch.float64)
+    nothing = torch.zeros_like(eta)
+    straight = Helix(nothing, nothing, nothing, nothing, torch.sinh(eta), nothing)
+    crossing, _, hits = cross_layers(straight, geometry.tracker)
+    usual = (hits * crossing.isfinite()).sum(0) * geometry.tracker.faults.layer_efficiency
+    region, momentum = (
+        grid.flatten() for grid in torch.meshgrid(eta, torch.tensor(_FRAME_MOMENTA, dtype=eta.dtype), indexing="ij")
+    )
+    theta = 2.0 * torch.atan(torch.exp(-region))
+    sigma = _resolutions(momentum * torch.sin(theta), theta, torch.ones_like(theta), geometry.tracker)
+    ecal, hcal = geometry.ecal, geometry.hcal
+    lengths = []
+    for shape in ("barrel", "endcap"):
+        face, crossed, points = getattr(ecal, shape).inner, 0.0, [(0.0, 0.0)]
+        for part in (ecal, hcal, geometry.yoke):
+            start = getattr(part, shape).inner - face
+            points.append((start, crossed))
+            crossed += part.layers * part.lambda_per_layer
+            points.append((start + part.depth, crossed))
+        lengths.append([point for before, point in pairwise([(-1.0, 0.0), *points]) if point[0] > before[0]])
+    return FrameSettings(
+        detector=geometry.name,
+        radius=geometry.face_radius,
+        half_length=min(ecal.barrel.half_length, geometry.face_z),
+        z=geometry.face_z,
+        sides=geometry.sides,
+        barrel_lengths=lengths[0],
+        endcap_lengths=lengths[1],
+        eta_edges=list(_FRAME_EDGES),
+        hits=usual.clamp_min(1.0).tolist(),
+        momenta=list(_FRAME_MOMENTA),
+        errors={name: sigma[name].view(len(eta), -1).clamp_min(1e-12).tolist() for name in TRACK_PARAMETERS},
+    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,16 +30,19 @@ from ringflow.data.chunks import (
     describe,
     from_tensors,
     require_learnable,
+    seen_by,
     training_columns,
 )
 from ringflow.data.manifest import manifest_hash
 from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth
 from ringflow.elements.batch import ElementBatch, build, from_block, join, target_collection
+from ringflow.elements.frame import Frame, FrameSettings, what_is_usual
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.models.model import Model
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import GeneratedEvents, block_seed, sample_name
 from ringflow.sim.geometry import load_detector, split_variation
+from ringflow.sim.tracker import frame_of
 from ringflow.train import collisions
 from ringflow.train.batches import ChunkSource
 from ringflow.train.collisions import TRAINING, VALIDATION, Stream, start_workers, stream_seed
@@ -61,6 +64,8 @@ class TrainingData:
     validate: Callable[[Model], dict[str, float]] | None = None
     #: What a model file tells of its origin.
     card: Mapping[str, Any] = field(default_factory=dict)
+    #: The detector that elements are seen relative to, if it is one and they are.
+    frame: FrameSettings | None = None
 
 
 @contextmanager
@@ -70,16 +75,21 @@ def open_training_data(
     """The events of some lanes of a training, until the context is left; `folder` takes what a dataset that cannot be written
     to may not."""
     names, source, calorimeter = _names(settings.data), settings.source, settings.model.calorimeter
+    detectors, here = detectors_of(settings.detector), _frames(settings, torch.device("cpu"))
     events = -(-settings.length.validation_events // len(names))
     workers = start_workers(source.workers) if settings.data.startswith(SIMULATED) else None
     sources: dict[int, DatasetChunks | SimulatedChunks] = {}
     make: Callable[..., DatasetChunks | SimulatedChunks]
     try:
         if workers is not None:
-            size = min(source.block_events, max(source.chunk_events // len(names), 1))
-            detector = None if device.type == "cpu" else Detector(load_detector(settings.detector), str(device))
-            make = partial(SimulatedChunks, _streams(settings, TRAINING, size), workers, detector=detector)
-            blocks, known = _simulated_events(settings, events, workers), True
+            events = -(-events // len(detectors))
+            size = min(source.block_events, max(source.chunk_events // (len(names) * len(detectors)), 1))
+            on_device = {} if device.type == "cpu" else {d: Detector(load_detector(d), str(device)) for d in detectors}
+            frames = _frames(settings, device)
+            make = partial(
+                SimulatedChunks, _streams(settings, TRAINING, size), workers, detectors=on_device, frames=frames
+            )
+            measured, known = _simulated_events(settings, events, workers), True
         else:
             datasets = [Dataset(name) for name in names]
             writable = all(os.access(dataset.path, os.W_OK) for dataset in datasets)
@@ -90,17 +100,27 @@ def open_training_data(
                 seed=settings.seed,
                 threads=source.workers,
                 cache=None if writable else folder / "cache",
+                frames=here,
             )
-            blocks, known = _valid_events(datasets, calorimeter, events), all(map(has_truth, datasets))
+            measured, known = _valid_events(datasets, calorimeter, events), all(map(has_truth, datasets))
         for lane in lanes:
             dealt = Lane(lane, max(source.lanes, 1))
             sources[lane] = make(calorimeter=calorimeter, chunk_events=source.chunk_events, lane=dealt)
         origin = collect(settings, {"training": settings.seed})
         del origin["settings"]  # the trainer adds them
         described = {"detector": detector_name(settings.detector), "data": describe_data(settings)}
-        elements = join([from_block(block, calorimeter, with_targets=True) for block in blocks.values()])
-        validate = Validation(blocks, calorimeter) if known else None
-        yield TrainingData(sources, elements, validate, {**described, "provenance": origin})
+        parts = {
+            name: seen_by(here, one.detector, from_block(one.block, calorimeter, with_targets=True))
+            for name, one in measured.items()
+        }
+        elements = join(list(parts.values()))
+        card = {**described, "seen": what_is_usual(elements, ("track", calorimeter)), "provenance": origin}
+        validate = None
+        if known:
+            blocks = {name: one.block for name, one in measured.items()}
+            validate = Validation(blocks, parts, {name: one.detector for name, one in measured.items()})
+        only = next(iter(here.values())).settings if len(here) == 1 else None
+        yield TrainingData(sources, elements, validate, card, only)
     finally:
         if workers is not None:  # first of all, or the sources would wait for all that was begun
             workers.shutdown(cancel_futures=True)
@@ -112,7 +132,8 @@ def require_data(settings: TrainSettings) -> None:
     """Refuse data that do not exist or cannot be learned from, before anything is made."""
     if settings.data.startswith(SIMULATED):
         _names(settings.data)
-        load_detector(settings.detector)
+        for detector in detectors_of(settings.detector):
+            load_detector(detector)
     else:
         for name in _names(settings.data):
             require_learnable(Dataset(name), detector_name(settings.detector), settings.model.calorimeter)
@@ -130,14 +151,38 @@ def describe_data(settings: TrainSettings) -> list[dict[str, Any]]:
     names = _names(settings.data)
     if not settings.data.startswith(SIMULATED):
         return [describe(Dataset(name)) for name in names]
-    streams = [(name, stream_seed(settings.seed, TRAINING, name)) for name in names]
-    return [{"simulated": name, "detector": settings.detector, "seed": seed} for name, seed in streams]
+    streams = _streams(settings, TRAINING, 1)
+    return [{"simulated": stream.sample, "detector": stream.detector, "seed": stream.seed} for stream in streams]
+
+
+def detectors_of(detector: str) -> list[str]:
+    """The detectors of a training, which are separated by commas."""
+    names = [name.strip() for name in detector.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"no detector in {detector!r}; give its name, or several: detector=clic,cld")
+    plain = [detector_name(name) for name in names] if len(names) > 1 else names
+    if twice := next((name for number, name in enumerate(plain) if name in plain[:number]), None):
+        raise UsageError(f"{twice!r} is twice among the detectors; name it once")
+    return names
 
 
 def detector_name(detector: str) -> str:
-    """Name of a detector that is given by its name or its file, varied or not."""
+    """Name of a detector that is given by its name or its file, varied or not; of several, their names with commas."""
+    if "," in detector:
+        return ",".join(map(detector_name, detectors_of(detector)))
     detector, _ = split_variation(detector)
     return load_detector(detector).name if detector.endswith(".toml") else detector
+
+
+def _frames(settings: TrainSettings, device: torch.device) -> dict[str, Frame]:
+    """By name of the detector how its elements are seen; empty where they are seen as they are."""
+    if settings.model.features == "absolute":
+        return {}
+    kinds = ("track", settings.model.calorimeter)
+    return {
+        detector_name(detector): Frame(frame_of(load_detector(detector)), kinds).to(device)
+        for detector in detectors_of(settings.detector)
+    }
 
 
 def _names(data: str) -> list[str]:
@@ -155,9 +200,16 @@ def _names(data: str) -> list[str]:
     return names
 
 
-def _valid_events(datasets: Sequence[Dataset], calorimeter: str, events: int) -> dict[str, EventBlock]:
+class _Measured(NamedTuple):
+    """Validation events and the detector that they are of."""
+
+    block: EventBlock
+    detector: str
+
+
+def _valid_events(datasets: Sequence[Dataset], calorimeter: str, events: int) -> dict[str, _Measured]:
     """The first events of the `valid` splits, by sample, with truth and what the rules see where these are there."""
-    found: dict[str, EventBlock] = {}
+    found: dict[str, _Measured] = {}
     for dataset in datasets:
         columns = [*training_columns(dataset, calorimeter)]
         if has_truth(dataset):
@@ -171,20 +223,25 @@ def _valid_events(datasets: Sequence[Dataset], calorimeter: str, events: int) ->
         if name in found:
             name = next(free for n in count(2) if (free := f"{name}_{n}") not in found)
         whole = concatenate(blocks)
-        found[name] = whole.take(0, min(len(whole), events))
+        found[name] = _Measured(whole.take(0, min(len(whole), events)), dataset.manifest.detector)
     return found
 
 
 def _streams(settings: TrainSettings, purpose: int, block_events: int) -> list[Stream]:
     # A network is validated on the detector that it is for, also where it learns from others.
-    detector = settings.detector if purpose == TRAINING else split_variation(settings.detector)[0]
+    given = detectors_of(settings.detector)
+    detectors = given if purpose == TRAINING else [split_variation(name)[0] for name in given]
     return [
-        Stream(name, detector, stream_seed(settings.seed, purpose, name), block_events)
+        Stream(
+            name, detector, stream_seed(settings.seed, purpose, f"{name} in {other}" if other else name), block_events
+        )
+        for number, detector in enumerate(detectors)
+        for other in [detector_name(detector) if number else ""]  # the first has the seeds that it has alone
         for name in _names(settings.data)
     ]
 
 
-def _simulated_events(settings: TrainSettings, events: int, workers: ProcessPoolExecutor) -> dict[str, EventBlock]:
+def _simulated_events(settings: TrainSettings, events: int, workers: ProcessPoolExecutor) -> dict[str, _Measured]:
     """`events` events of every sample with what an evaluation needs; in blocks small enough for all cores."""
     kept = ["track", "cluster", "target", "particle"]
     if settings.model.calorimeter == "hit":
@@ -192,7 +249,8 @@ def _simulated_events(settings: TrainSettings, events: int, workers: ProcessPool
     streams = _streams(settings, VALIDATION, min(_VALIDATION_BLOCK, events))
     indices = range(-(-events // streams[0].block_events))
     futures = [[workers.submit(collisions.simulate, stream, index) for index in indices] for stream in streams]
-    found: dict[str, EventBlock] = {}
+    found: dict[str, _Measured] = {}
+    several = len({stream.detector for stream in streams}) > 1
     with progress(events * len(streams), "simulating validation events") as advance, _worker_errors():
         for stream, parts in zip(streams, futures, strict=True):
             made = []
@@ -200,7 +258,9 @@ def _simulated_events(settings: TrainSettings, events: int, workers: ProcessPool
                 block = future.result()
                 made.append(EventBlock(block.event_number, {part: block[part] for part in kept}))
                 advance(len(block))
-            found[stream.sample] = concatenate(made).take(0, events)
+            detector = detector_name(stream.detector)
+            name = f"{stream.sample}_{detector}" if several else stream.sample
+            found[name] = _Measured(concatenate(made).take(0, events), detector)
     return found
 
 
@@ -208,8 +268,8 @@ class SimulatedChunks(Ahead):
     """Chunks of new events, all samples in equal shares. Lanes take the blocks of the streams in turn.
 
     Worker processes make the collisions and run ahead by one chunk. On a CPU they also run the detector; an accelerator is
-    given the collisions in the background thread, and events never leave it. Whoever started the workers ends them, before
-    this is closed.
+    given the collisions in the background thread, and events never leave it (`detectors`: by name, there). Whoever started the
+    workers ends them, before this is closed.
     """
 
     def __init__(
@@ -219,12 +279,13 @@ class SimulatedChunks(Ahead):
         *,
         calorimeter: str,
         chunk_events: int,
-        detector: Detector | None,
+        detectors: Mapping[str, Detector],
+        frames: Mapping[str, Frame] | None = None,
         lane: Lane = ALL,
     ) -> None:
         super().__init__(self._assembled)
         self._streams, self._workers, self._lane = tuple(streams), workers, lane
-        self._calorimeter, self._detector = calorimeter, detector
+        self._calorimeter, self._detectors, self._frames = calorimeter, detectors, frames or {}
         size = sum(stream.block_events for stream in streams)
         self._blocks = max(-(-chunk_events // (size * lane.of)), 1)  # of every sample
         self._under_way: dict[int, list[Future[Any]]] = {}
@@ -242,16 +303,17 @@ class SimulatedChunks(Ahead):
         with _worker_errors():
             for (stream, number), future in zip(self.tasks(index), futures, strict=True):
                 made = future.result()
-                if self._detector is None:
-                    parts.append(from_tensors({name: torch.from_numpy(column) for name, column in made.items()}))
+                if stream.detector not in self._detectors:
+                    part = from_tensors({name: torch.from_numpy(column) for name, column in made.items()})
                 else:
                     seed = block_seed(stream.seed, number)
-                    parts.append(measured_elements(self._detector, made, seed, self._calorimeter))
+                    part = measured_elements(self._detectors[stream.detector], made, seed, self._calorimeter)
+                parts.append(seen_by(self._frames, detector_name(stream.detector), part))
         return join(parts)
 
     def _submit(self, index: int) -> list[Future[Any]]:
         work: Callable[..., Any] = collisions.generate
-        if self._detector is None:
+        if not self._detectors:
             work = partial(collisions.elements, calorimeter=self._calorimeter)
         return [self._workers.submit(work, stream, number) for stream, number in self.tasks(index)]
 

@@ -28,7 +28,7 @@ from ringflow.infer.shipped import model_file
 from ringflow.models.file import load_model
 from ringflow.train import asynchronous
 from ringflow.train.checkpoint import refuse_other_settings
-from ringflow.train.data import describe_data, detector_name, fingerprint, open_training_data, require_data
+from ringflow.train.data import describe_data, fingerprint, open_training_data, require_data
 from ringflow.train.device import choose_device, hardware
 from ringflow.train.parallel import MeshPlace, require_spreadable
 from ringflow.train.runs import (
@@ -185,9 +185,7 @@ def _rules(settings: TrainSettings, validate: object) -> dict[str, float | None]
         say(f"validation  not compared with the rules, which are run on {most}")
         return {}
     try:
-        found: dict[str, float | None] = finite_or_null(
-            validate.of_rules(settings.constants or detector_name(settings.detector))
-        )
+        found: dict[str, float | None] = finite_or_null(validate.of_rules(settings.constants))
     except (RingflowError, KeyError) as error:  # a detector without rules, or a dataset without what they look at
         why = f"the data have no {error}" if isinstance(error, KeyError) else str(error)
         say(f"validation  not compared with the rules: {why}")

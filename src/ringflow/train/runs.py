@@ -48,7 +48,7 @@ def places_of(settings: TrainSettings, folder: Path, others: Iterable[str] = ())
     named = (
         *settings.data.split(","),
         settings.start,
-        split_variation(settings.detector)[0],
+        *(split_variation(name)[0] for name in settings.detector.split(",")),
         settings.constants,
         *others,
     )
@@ -78,10 +78,12 @@ def located(settings: TrainSettings, folder: Path, places: Places) -> TrainSetti
                 "they are now"
             )
     start = settings.start and find(settings.start, folder, places)
-    base, _ = split_variation(settings.detector)
-    detector = find(base, folder, places) + settings.detector.removeprefix(base)
+    detectors = []
+    for name in settings.detector.split(","):
+        base, _ = split_variation(name.strip())
+        detectors.append(find(base, folder, places) + name.strip().removeprefix(base))
     constants = settings.constants and find(settings.constants, folder, places)
-    update = {"data": ",".join(names), "start": start, "detector": detector, "constants": constants}
+    update = {"data": ",".join(names), "start": start, "detector": ",".join(detectors), "constants": constants}
     return settings.model_copy(update=update)
 
 

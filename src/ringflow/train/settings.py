@@ -158,7 +158,7 @@ class TrainSettings(Settings):
 
     #: Datasets, separated by commas, or `sim:` and names of samples to simulate while training.
     data: str = "sim:ttbar,qq"
-    #: Detector of the datasets, or the one to simulate.
+    #: Detector of the datasets, or the one to simulate; several are separated by commas.
     detector: str = "clic"
     #: Decides the weights at the start, the order of events and those that are simulated.
     seed: int = Field(default=1, ge=0, lt=2**63)

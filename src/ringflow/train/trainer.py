@@ -235,6 +235,7 @@ class Trainer:
             names = [MODEL_FILE, LAST_MODEL_FILE]
         training = {"steps": state.step, "events": state.events}
         card = {"settings": self._described, **self.data.card, "metrics": found, "training": training}
+        model.bind(self.data.frame)
         for name in names if self._world.is_first else ():
             save_model(self.folder / name, model, card=card)
         self._mark = time.perf_counter()
@@ -342,7 +343,8 @@ def make_model(settings: TrainSettings, device: torch.device, first: Feed | None
         loaded = load_model(Path(settings.start))
         model.load_state_dict(loaded.model.state_dict())
         before, now = loaded.card.get("detector"), detector_name(settings.detector)
-        other = before is not None and before != now
+        # What is seen relative to its detector has the same scale on all.
+        other = before is not None and before != now and settings.model.features == "absolute"
         if first is not None and (settings.scaling == "new" or (settings.scaling == "auto" and other)):
             features = first.chunk().features_NF
             same, there = model.embedding.refit(features), ~features.isnan().all(0).to(device)

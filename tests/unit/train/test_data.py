@@ -45,7 +45,9 @@ def workers() -> Iterator[ProcessPoolExecutor]:
 
 
 def simulated(workers: ProcessPoolExecutor, detector: Detector | None = None, events: int = 12) -> SimulatedChunks:
-    return SimulatedChunks(STREAMS, workers, calorimeter="cluster", chunk_events=events, detector=detector)
+    return SimulatedChunks(
+        STREAMS, workers, calorimeter="cluster", chunk_events=events, detectors={"clic": detector} if detector else {}
+    )
 
 
 def test_simulated_chunks_are_new_and_can_be_made_again(workers: ProcessPoolExecutor) -> None:

@@ -112,7 +112,7 @@ def blocks(lanes: int, chunks: range, chunk_events: int) -> list[tuple[Stream, i
         options = {
             "calorimeter": "cluster",
             "chunk_events": chunk_events,
-            "detector": None,
+            "detectors": {},
             "lane": Lane(number, lanes),
         }
         source = SimulatedChunks(streams, workers, **options)

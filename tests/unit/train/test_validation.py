@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ringflow.data.read import Dataset
-from ringflow.elements.batch import ElementBatch
+from ringflow.elements.batch import ElementBatch, from_block
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.models.file import save_model
 from ringflow.models.model import NUM_CLASSES, Model
@@ -82,11 +82,17 @@ def block(dataset: Path) -> EventBlock:
     return concatenate(list(Dataset(dataset).events()))
 
 
+def validation_of(blocks: dict[str, EventBlock]) -> Validation:
+    return Validation(
+        blocks, {name: from_block(block) for name, block in blocks.items()}, dict.fromkeys(blocks, "clic")
+    )
+
+
 def test_the_figures_are_those_of_an_evaluation(model: Model, dataset: Path, block: EventBlock, tmp_path: Path) -> None:
     save_model(tmp_path / "model.safetensors", model)
     found = evaluate([dataset], model=tmp_path / "model.safetensors", reconstructions=["model"])
     expected = found["samples"]["ww"]["reconstructions"]["model"]
-    figures = Validation({"ww": block}, "cluster")(model)
+    figures = validation_of({"ww": block})(model)
     assert set(figures) == set(FIGURES)
     assert figures["particle_efficiency"] > 0.5
     assert 0.0 < figures["jet_iqr_over_median"] < 1.0
@@ -97,7 +103,7 @@ def test_the_figures_are_those_of_an_evaluation(model: Model, dataset: Path, blo
 
 def test_the_rules_are_measured_on_the_same_events(dataset: Path, block: EventBlock) -> None:
     found = evaluate([dataset], reconstructions=["baseline"])["samples"]["ww"]["reconstructions"]["baseline"]
-    figures = Validation({"ww": block}, "cluster").of_rules("clic")
+    figures = validation_of({"ww": block}).of_rules()
     for name in ("jet_iqr_over_median", "particle_f1", "missing_momentum_error"):
         assert figures[name] == pytest.approx(found[name]["value"], rel=1e-6)
 
@@ -123,10 +129,10 @@ def test_a_training_tells_the_rules_first_and_ends_in_words(
 
 def test_samples_count_alike(model: Model, block: EventBlock) -> None:
     blocks = {"one": block.take(0, 15), "two": block.take(15, 40)}
-    validate = Validation(blocks, "cluster")
+    validate = validation_of(blocks)
     figures = validate(model)
     assert figures["particle_f1"] == np.mean([figures["particle_f1/one"], figures["particle_f1/two"]])
-    assert figures["particle_f1/one"] == Validation({"one": blocks["one"]}, "cluster")(model)["particle_f1"]
+    assert figures["particle_f1/one"] == validation_of({"one": blocks["one"]})(model)["particle_f1"]
     assert figures["particle_f1/one"] != figures["particle_f1/two"]
     assert validate(model)["jet_iqr_over_median"] == figures["jet_iqr_over_median"]
 
@@ -134,7 +140,7 @@ def test_samples_count_alike(model: Model, block: EventBlock) -> None:
 def test_a_network_that_finds_nothing_has_no_figures_of_jets(model: Model, block: EventBlock) -> None:
     with torch.no_grad():
         model.heads.out.bias[0] = -10.0
-    figures = Validation({"ww": block}, "cluster")(model)
+    figures = validation_of({"ww": block})(model)
     assert np.isnan(figures["jet_iqr_over_median"])
     assert figures["jet_matched_fraction"] == 0.0
     assert figures["particle_efficiency"] == 0.0
