@@ -6,8 +6,10 @@ to a number makes neighbours a matter of adding an offset, on CPU and GPU alike.
 
 Within a calorimeter every tower points to a denser neighbour, the densest of its surroundings are seeds, and following the
 pointers gives pre-clusters: showers closer than about two towers merge, lumpy ones split. Small pre-clusters join a larger
-neighbour; hadronic pre-clusters join the electromagnetic one they continue, yoke ones the hadronic one.
-Towers are a tensor program throughout; the cost is linear in the number of hits.
+neighbour; hadronic pre-clusters join the electromagnetic one they continue, yoke ones the hadronic one. Towers point to the
+collision and soft tracks do not: where tracks are given and the settings say so, the pieces along the helix of one are put
+together as long as their energy is not above its momentum, as particle flow does it.
+Towers are a tensor program throughout; the cost is linear in the number of hits, and in pairs of a piece and a track.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from ringflow.base.errors import UsageError
 from ringflow.elements.settings import ClusteringSettings, each
-from ringflow.elements.tables import ColumnTable, group_minimum, group_sum
+from ringflow.elements.tables import ColumnTable, group_minimum, group_sum, group_winner
 
 #: Towers kept free around every grid, so that windows never leave it; also the overlap of the barrel with itself in azimuth.
 PAD = 8
@@ -103,6 +105,15 @@ _FRONT_LAYERS = 4
 
 _Points = tuple[Tensor, Tensor, Tensor]
 
+#: Less curvature (per mm) counts as straight.
+_STRAIGHT = 1e-9
+#: How far in front of the face (mm) a piece of a shower may have its centre.
+_IN_FRONT = 50.0
+#: What is at most outside the ECAL of a piece that is in the ECAL alone.
+_ECAL_ALONE = 0.1
+#: Energy resolution of hadrons by which momentum is compared with energy, GeV^(1/2) [Thomson, NIM A 611 (2009) 25].
+_HADRON_RESOLUTION = 0.6
+
 
 @dataclass(frozen=True)
 class CalorimeterHits(ColumnTable):
@@ -115,6 +126,38 @@ class CalorimeterHits(ColumnTable):
     z: Tensor
     subsystem: Tensor
     layer: Tensor
+
+
+@dataclass(frozen=True)
+class TrackPaths(ColumnTable):
+    """How tracks go on behind the calorimeter face, in order of event: a helix each, as in `elements/helix.py`, and its
+    momentum in GeV."""
+
+    event: Tensor
+    momentum: Tensor
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    phi: Tensor
+    tan_lambda: Tensor
+    turn: Tensor
+
+    def distance(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Distance of points from the helices, each from its own, within half a turn of the face; what lies in front of the
+        face is as far as it is from the place of entry."""
+        cosine, sine = torch.cos(self.phi), torch.sin(self.phi)
+        ahead = (x - self.x) * cosine + (y - self.y) * sine
+        left = (y - self.y) * cosine - (x - self.x) * sine
+        rise = z - self.z
+        # Without a difference of large radii, so that nearly straight tracks are exact too.
+        to_centre = 1.0 - self.turn * left
+        square = ahead**2 + left**2
+        across = (self.turn * square - 2.0 * left) / (1.0 + torch.hypot(to_centre, self.turn * ahead))
+        turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
+        path = torch.atan2(turn.abs() * ahead, to_centre) / turn.abs()
+        slant = torch.rsqrt(1.0 + self.tan_lambda**2)
+        near = torch.hypot(across, (rise - path * self.tan_lambda) * slant)
+        return torch.where(path > -_IN_FRONT * slant, near, torch.sqrt(square + rise**2))
 
 
 class _Towers(NamedTuple):
@@ -158,9 +201,9 @@ class Clusterer:
 
     def _settle(self, settings: ClusteringSettings) -> None:
         self._settings = settings
-        self._fragment_energy, self._min_energy = (
+        self._fragment_energy, self._min_energy, self._follow_distance = (
             torch.tensor(each(value), device=self._map.device)
-            for value in (settings.fragment_energy, settings.min_energy)
+            for value in (settings.fragment_energy, settings.min_energy, settings.follow_distance)
         )
 
     def _reserve(self, num_events: int) -> int:
@@ -170,27 +213,42 @@ class Clusterer:
             self._map = torch.full((step * self._grid.size,), _NOWHERE, dtype=torch.int32, device=self._map.device)
         return step
 
-    def cluster(self, hits: CalorimeterHits, num_events: int) -> tuple[Tensor, Tensor]:
+    @property
+    def follows_tracks(self) -> bool:
+        """Whether tracks play a part."""
+        return max(each(self._settings.follow_distance)) > 0.0
+
+    def cluster(
+        self, hits: CalorimeterHits, num_events: int, tracks: TrackPaths | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Cluster of each hit (-1 if none), counted over all events in order, and the event of each cluster."""
         step = self._reserve(num_events)
         starts = torch.arange(0, num_events + step, step, device=hits.event.device)
         edges = torch.searchsorted(hits.event, starts).tolist()
+        if tracks is None or not self.follows_tracks:
+            followed: list[TrackPaths | None] = [None] * (len(edges) - 1)
+        else:
+            followed = [tracks.part(*part) for part in pairwise(torch.searchsorted(tracks.event, starts).tolist())]
         labels, events, found = [hits.event[:0]], [hits.event[:0]], 0
         for number, (first, last) in enumerate(pairwise(edges)):
             if first == last:
                 continue
-            label, event = self._cluster_chunk(hits.part(first, last), number * step)
+            label, event = self._cluster_chunk(hits.part(first, last), number * step, followed[number])
             labels.append(torch.where(label >= 0, label + found, _NOWHERE))
             events.append(event)
             found += len(event)
         return torch.cat(labels), torch.cat(events)
 
-    def _cluster_chunk(self, hits: CalorimeterHits, first_event: int) -> tuple[Tensor, Tensor]:
+    def _cluster_chunk(
+        self, hits: CalorimeterHits, first_event: int, tracks: TrackPaths | None
+    ) -> tuple[Tensor, Tensor]:
         tower, towers, twin = self._fill(hits, first_event)
         seeds, pre_of_tower = torch.unique(self._climb(towers), return_inverse=True)
         label = pre_of_tower.index_select(0, tower)
         pre = _describe(hits, label, towers.subsystem[seeds], first_event, self._settings.rear_layer)
         owner = self._join(pre, pre_of_tower)
+        if tracks is not None and len(tracks) > 0:
+            owner = self._follow(pre, owner, tracks, first_event)
         self._map[towers.place] = _NOWHERE
         self._map[twin] = _NOWHERE
         return self._number(hits, owner.index_select(0, label), pre.subsystem // 2)
@@ -267,6 +325,47 @@ class Clusterer:
         for _ in range(4):
             owner = owner[owner]
         return owner
+
+    def _follow(self, pre: _PreClusters, owner: Tensor, tracks: TrackPaths, first_event: int) -> Tensor:
+        """Put together what lies along the same track; `owner` as it is returned."""
+        count = len(owner)
+        piece = torch.nonzero(owner == torch.arange(count, device=owner.device)).squeeze(1)
+        in_ecal = pre.energy * (pre.subsystem // 2 == ECAL)
+        energy, ecal, *centre = (
+            group_sum(values, owner, count).index_select(0, piece)
+            for values in (pre.energy, in_ecal, *(pre.energy * place for place in pre.centre))
+        )
+        x, y, z = (place / energy for place in centre)
+        begins = pre.subsystem.index_select(0, piece) // 2
+        calorimeter = torch.where((begins == ECAL) & (ecal < (1.0 - _ECAL_ALONE) * energy), HCAL, begins)
+
+        # Pairs of a piece and a track of its event; of each piece the nearest.
+        event = pre.event.index_select(0, piece)
+        first, behind = (torch.searchsorted(tracks.event, event + first_event, right=right) for right in (False, True))
+        of = torch.arange(len(piece), device=piece.device).repeat_interleave(behind - first)
+        within = torch.arange(len(of), device=piece.device) - ((behind - first).cumsum(0) - behind + first)[of]
+        number = first[of] + within
+        away = tracks.take(number).distance(x[of], y[of], z[of])
+        pair = group_winner(-away, of, len(piece))
+        away = torch.cat([away, away.new_full((1,), torch.inf)])  # without any track, number -1 is the last entry
+        # A fragment is taken for no photon, so it may be further away.
+        fragment = (calorimeter == ECAL) & (energy < self._fragment_energy[ECAL])
+        distance = torch.where(fragment, each(self._settings.fragment_distance)[ECAL], 0.0)
+        reach = torch.maximum(self._follow_distance[calorimeter], distance)
+        near = torch.nonzero(away[pair] < reach).squeeze(1)
+        track, away = number[pair[near]], away[pair[near]]
+
+        order = torch.argsort(away, stable=True)
+        order = order[torch.argsort(track[order], stable=True)]
+        near, track = near[order], track[order]
+        sums = torch.cumsum(energy[near].double(), 0)
+        begin = torch.searchsorted(track, track)
+        before = torch.cat([sums.new_zeros(1), sums])[begin]
+        momentum = tracks.momentum[track]
+        spread = _HADRON_RESOLUTION * momentum.sqrt()
+        fits = sums - before <= momentum + self._settings.follow_excess * spread
+        owner[piece[near[fits]]] = piece[near[begin[fits]]]
+        return owner[owner]
 
     def _nearest(
         self, rows: Tensor, calorimeter: int, distance: float, candidate: Tensor, pre: _PreClusters, points: _Points

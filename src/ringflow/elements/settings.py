@@ -25,6 +25,11 @@ class ClusteringSettings(Settings):
     #: A hadronic pre-cluster continues an electromagnetic one that is at most so far away and has hits from `rear_layer` on.
     link_distance: float = Field(ge=0)
     rear_layer: int = Field(ge=0)
+    #: Pieces whose centre is this near to the helix of a track become one cluster: those in the ECAL alone (which may be
+    #: photons), those in the HCAL, those in the yoke; 0: tracks play no part.
+    follow_distance: Each = 0.0
+    #: They do so from the nearest on, as long as the sum is not above the momentum by more than so many standard deviations.
+    follow_excess: float = Field(default=2.0, ge=0)
     #: What begins in a calorimeter and is smaller in the end is noise: its hits belong to no cluster.
     min_energy: Each
     min_hits: int = Field(ge=1)

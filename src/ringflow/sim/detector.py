@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ringflow.base.errors import FailureError
-from ringflow.elements.clustering import Clusterer
+from ringflow.elements.clustering import Clusterer, TrackPaths
 from ringflow.elements.shapes import Face, cluster_columns, hadronic_scale
 from ringflow.elements.tables import group_sum
 from ringflow.elements.truth import TruthInput, assign_targets
 from ringflow.event.block import EventBlock, cast
+from ringflow.event.particles import BENDING
 from ringflow.event.schema import COLLECTIONS, SUBSYSTEMS
 from ringflow.sim.calorimeter import MOST_EVENTS, MOST_PARTICLES, CellTable, HitLinks, MeasuredHits, read_out
 from ringflow.sim.flight import Draw, Flight, SpeciesTable
@@ -74,12 +75,13 @@ class Detector:
         tracks, track_event = measure_tracks(flown, generated.species, self.geometry, generated.event_of, draw)
         arrival = arrive(flown.entry, flown.face, generated.species, self.geometry.sides)
         helix = flown.entry.helix(generated.species, self.geometry.field)
-        sub, charged, length = develop(arrival, helix, self._depth, self.geometry.shower, draw)
+        sub, charged, length = develop(arrival, helix, self._depth, self.geometry.shower, self.geometry.sides, draw)
         ionisation = sample_ionisation(charged, length, arrival, helix, self._depth, self.geometry, draw)
         at_a_time = 0 if self.device.type != "cpu" else _SPOTS_AT_A_TIME
         showers = sample_showers(sub, arrival, self._depth, self.geometry, draw, at_a_time)
         hits, links = read_out([ionisation, *showers], generated.event_of, generated.first_of, self._cells, draw)
-        hit_columns, clusters, cluster_event = self._clusters(hits, len(events), draw)
+        paths = _paths(tracks, track_event, self.geometry.field) if self._clusterer.follows_tracks else None
+        hit_columns, clusters, cluster_event = self._clusters(hits, len(events), paths, draw)
         collections = {
             "track": SimulatedCollection(track_event, tracks),
             "cluster": SimulatedCollection(cluster_event, clusters),
@@ -96,11 +98,13 @@ class Detector:
             collections[name] = cast(name, counts, {key: values.cpu().numpy() for key, values in columns.items()})
         return EventBlock(generated.event_number, collections)
 
-    def _clusters(self, hits: MeasuredHits, num_events: int, draw: Draw) -> tuple[Columns, Columns, Tensor]:
+    def _clusters(
+        self, hits: MeasuredHits, num_events: int, paths: TrackPaths | None, draw: Draw
+    ) -> tuple[Columns, Columns, Tensor]:
         """Columns of hits and clusters, and the event of each cluster."""
         geometry, calibration = self.geometry, self.geometry.calibration
         columns = {field.name: getattr(hits, field.name) for field in fields(hits) if field.name != "event"}
-        label, cluster_event = self._clusterer.cluster(hits, num_events)
+        label, cluster_event = self._clusterer.cluster(hits, num_events, paths)
         face = Face(geometry.face_radius, geometry.face_z, geometry.sides)
         clusters = cluster_columns(columns, label, len(cluster_event), face, self._layer_offset)
         clusters["time"] = clusters["time"] + geometry.clustering.time_floor * draw.normal(clusters["time"])
@@ -108,6 +112,21 @@ class Detector:
             clusters["energy"], calibration.hadronic_energy, calibration.hadronic_factor
         )
         return {**columns, "cluster": label}, clusters, cluster_event
+
+
+def _paths(tracks: Columns, event: Tensor, field: float) -> TrackPaths:
+    """Tracks behind the calorimeter face, of those that meet it."""
+    of = torch.nonzero(tracks["reaches_calo"]).squeeze(1)
+    at = {name: values.index_select(0, of) for name, values in tracks.items()}
+    dx, dy, dz = (at[f"calo_d{axis}"] for axis in "xyz")
+    numbers = (
+        at["pt"] * torch.cosh(at["eta"]),
+        *(at[f"calo_{axis}"] for axis in "xyz"),
+        torch.atan2(dy, dx),
+        dz / torch.hypot(dx, dy).clamp_min(1e-6),
+        -BENDING * field * at["charge"] / at["pt"],
+    )
+    return TrackPaths(event.index_select(0, of), *(values.to(torch.float32) for values in numbers))
 
 
 class _Generated:

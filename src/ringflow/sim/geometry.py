@@ -83,6 +83,8 @@ STANDARD_VARIATION = {
     "tracks": 3.0,
     "faults": 5.0,
     "clustering": 3.0,
+    "strays": 7.0,
+    "following": 3.0,
 }
 MOST_VARIATION = 0.5
 
@@ -108,6 +110,7 @@ class ParameterResolution(Settings):
 
     constant: NotNegative
     scattering: NotNegative
+    sine_power: NotNegative | None = None  # `p` is meant times this power of sin(theta); None: the usual one
 
 
 class TrackFaults(Settings):
@@ -125,6 +128,7 @@ class TrackFaults(Settings):
     close_loss: Chance = 0.0  # lost beside a stiffer one that is nearer than `close_distance` in eta and phi
     close_distance: NotNegative = 0.01
     layer_efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a hit
+    uncertainty_spread: NotNegative = 0.0  # of the logarithm of each uncertainty around that of its region and momentum
 
 
 class TrackerGeometry(Settings):
@@ -136,6 +140,7 @@ class TrackerGeometry(Settings):
     dedx_resolution: NotNegative
     time_resolution: NotNegative
     point_resolution: NotNegative = 0.01  # mm, of the last hit
+    continuous: bool = False  # a TPC: what curls up in it is followed, and what begins in it is found
     faults: TrackFaults = TrackFaults()
     barrel: list[Layer] = Field(min_length=1)
     disks: list[Disk] = Field(min_length=1)
@@ -264,6 +269,10 @@ class ShowerModel(Settings):
     late_start_length: NotNegative
     transverse_kick: NotNegative
     lateral_size: Positive
+    soft_energy: NotNegative = 0.0
+    stray_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    stray_energy: Positive = 1.0
+    stray_reach: NotNegative = 0.0
     backscatter_fraction: Annotated[float, Field(ge=0, le=1)]
     backscatter_length: NotNegative
     neutron_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -335,6 +344,8 @@ class Variation(Settings):
     tracks: Range = 0.0  # resolutions of tracks, and dE/dx
     faults: Range = 0.0  # tracks that are lost, kinked, split, found twice or fake
     clustering: Range = 0.0  # what becomes of fragments, and what is too small
+    strays: Range = 0.0  # how much of soft showers is elsewhere, and how short they are
+    following: Range = 0.0  # of clusters along tracks
 
 
 class DetectorGeometry(Settings):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ringflow.elements.helix import Helix
+from ringflow.elements.helix import Helix, Vector
 from ringflow.elements.shapes import normal_of_side
 from ringflow.elements.tables import ColumnTable
 from ringflow.event.particles import SPEED_OF_LIGHT
@@ -168,7 +168,7 @@ def arrive(entry: Flight, face: Tensor, species: SpeciesTable, sides: int) -> Ar
 
 
 def develop(
-    arrival: Arrival, helix: Helix, table: DepthTable, model: ShowerModel, draw: Draw
+    arrival: Arrival, helix: Helix, table: DepthTable, model: ShowerModel, sides: int, draw: Draw
 ) -> tuple[SubShowers, Tensor, Tensor]:
     """Start every shower: electromagnetic ones at the face, hadronic ones after an interaction length or so.
 
@@ -196,7 +196,7 @@ def develop(
     path = length[showers] / curved.length(torch.ones_like(curved.x))
     start = [value.to(torch.float32) for value in (*curved.position(path), *curved.direction(path))]
     begins = SubShowers(*[rows, arrival.is_em[rows], remaining[showers], *start, end[showers]])
-    hadronic = _split_hadronic(begins, others.take(showers), table, model, draw)
+    hadronic = _split_hadronic(begins, others.take(showers), table, model, sides, draw)
 
     at = arrival.take(electromagnetic)
     energy = _sampled(at.energy, model, draw)
@@ -216,7 +216,7 @@ def _sampled(energy: Tensor, model: ShowerModel, draw: Draw) -> Tensor:
 
 
 def _split_hadronic(
-    showers: SubShowers, arrival: Arrival, table: DepthTable, model: ShowerModel, draw: Draw
+    showers: SubShowers, arrival: Arrival, table: DepthTable, model: ShowerModel, sides: int, draw: Draw
 ) -> SubShowers:
     """Sub-showers of whole hadronic showers."""
     energy = showers.energy
@@ -238,6 +238,8 @@ def _split_hadronic(
     visible = share * torch.where(is_em, 1.0, model.hadronic_response * intrinsic)
 
     later = draw.exponential(share) * model.late_start_length * (draw.uniform(share) < model.late_start_fraction)
+    if model.soft_energy > 0.0:
+        later = later * _reach_of_soft(share, model)
     whole, cosine, face = showers.take(of), arrival.cosine[of], arrival.face[of]
     before = table.convert(whole.depth, face, MILLIMETRES, INTERACTION)
     begin = table.convert(before + later * cosine, face, INTERACTION, MILLIMETRES)
@@ -245,7 +247,27 @@ def _split_hadronic(
     angle = (draw.exponential(share) * model.transverse_kick / share.clamp_min(0.05)).clamp_max(0.8)
     dx, dy, dz = tilted((whole.dx, whole.dy, whole.dz), angle, draw)
     at = (whole.x + travel * dx, whole.y + travel * dy, whole.z + travel * dz)
+    if model.stray_fraction > 0.0:
+        # Soft secondaries also leave through the face; the field, or a straight way across, brings them back to it elsewhere.
+        astray = draw.uniform(share) < model.stray_fraction * torch.exp(-share / model.stray_energy)
+        there = _elsewhere(arrival.take(of), model.stray_reach * draw.exponential(share), sides, draw)
+        x, y, z = (torch.where(astray, other, here) for other, here in zip(there, at, strict=True))
+        at = (x, y, z)
+        begin = torch.where(astray, 0.0, begin)
     return SubShowers(whole.arrival, is_em, visible, *at, dx, dy, dz, begin)
+
+
+def _elsewhere(arrival: Arrival, distance: Tensor, sides: int, draw: Draw) -> Vector:
+    """Points on the plane of the face at a distance from where particles enter, in any direction."""
+    azimuth = 2.0 * math.pi * draw.uniform(distance)
+    u, v = distance * torch.cos(azimuth), distance * torch.sin(azimuth)
+    normal = normal_of_side(arrival.x, arrival.y, sides)
+    barrel = arrival.face == BARREL_FACE
+    return (
+        arrival.x + torch.where(barrel, -u * torch.sin(normal), u),
+        arrival.y + torch.where(barrel, u * torch.cos(normal), v),
+        arrival.z + torch.where(barrel, v, 0.0),
+    )
 
 
 def em_profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
@@ -262,10 +284,18 @@ def em_profile(sub: SubShowers, model: ShowerModel, draw: Draw) -> tuple[Tensor,
     return alpha, maximum / (alpha - 1.0), maximum
 
 
-def hadronic_profile(sub: SubShowers) -> tuple[Tensor, Tensor, Tensor]:
+def _reach_of_soft(energy: Tensor, model: ShowerModel) -> Tensor:
+    """Length of hadronic sub-showers as a share of the parametrised one, which was measured from 10 GeV on: soft hadrons break
+    up nuclei whose fragments stay, instead of making others that go on."""
+    return -torch.expm1(-energy / model.soft_energy)
+
+
+def hadronic_profile(sub: SubShowers, model: ShowerModel) -> tuple[Tensor, Tensor, Tensor]:
     """Shape and inverse rate of the gamma profile in interaction lengths, and the depth of its maximum."""
     log_e = torch.log(sub.energy.clamp_min(1.0))
     shape, inverse_rate = 0.6165 + 0.3183 * log_e, 1.0 / (0.9099 - 0.0237 * log_e)
+    if model.soft_energy > 0.0:
+        inverse_rate = inverse_rate * _reach_of_soft(sub.energy, model)
     return shape, inverse_rate, (shape - 1.0).clamp_min(0.0) * inverse_rate
 
 
@@ -311,7 +341,9 @@ def _recipe(
     sub: SubShowers, is_em: bool, at: Arrival, table: DepthTable, geometry: DetectorGeometry, draw: Draw
 ) -> dict[str, Tensor]:
     """Everything the spots of sub-showers are drawn from; density and size belong to the calorimeter in which one starts."""
-    shape, inverse_rate, maximum = em_profile(sub, geometry.shower, draw) if is_em else hadronic_profile(sub)
+    shape, inverse_rate, maximum = (
+        em_profile(sub, geometry.shower, draw) if is_em else hadronic_profile(sub, geometry.shower)
+    )
     parts = (geometry.ecal, geometry.hcal, geometry.yoke, geometry.hcal)
     density = "em_spots_per_gev" if is_em else "hadronic_spots_per_gev"
     where = table.calorimeter_at(sub.depth, at.face)

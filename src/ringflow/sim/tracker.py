@@ -347,6 +347,7 @@ class FittedTracks(ColumnTable):
     num_hits: Tensor
     dedx: Tensor
     arm: Tensor  # from the first hit to the last, as a share of what the tracker has
+    start: Tensor  # distance of its beginning from the beam, mm
     last_x: Tensor
     last_y: Tensor
     last_z: Tensor
@@ -365,6 +366,10 @@ def measure_tracks(
     order = torch.argsort(fitted.pt, descending=True, stable=True)
     order = order[torch.argsort(event[order], stable=True)]
     columns = {**track_columns(fitted, geometry), "particle": particle}
+    if (spread := geometry.tracker.faults.uncertainty_spread) > 0.0:
+        # Angles, ambiguous hits and material differ from track to track more than region and momentum tell.
+        for name in TRACK_PARAMETERS:
+            columns[f"sigma_{name}"] = columns[f"sigma_{name}"] * torch.exp(spread * draw.normal(fitted.pt))
     return {name: values[order] for name, values in columns.items()}, event[order]
 
 
@@ -403,12 +408,22 @@ def find_tracks(
     at = moved(flights.take(last), helices.take(last), last_hit, species)
     point = tracker.point_resolution
     last_x, last_y, last_z = (place + point * draw.normal(pt) for place in (at.x, at.y, at.z))
-    arm = (end - begin) * used.sqrt() * _reach(last_x, last_y, last_z, tracker)
+    reach = _reach(last_x, last_y, last_z, tracker)
+    if tracker.continuous:
+        # Half a turn is all a fit can want, and every further one gives hits.
+        turn = helices.turn[last].abs()
+        half_turns = turn * last_hit / torch.pi
+        reach = torch.maximum(reach, half_turns.clamp_max(1.0))
+        curls = (output.ends.kind[last] != CALORIMETER) & (turn * output.ends.path[last] > torch.pi)
+        more = 1.0 + curls * (2.0 * tracker.max_turns - 1.0) * draw.uniform(pt)
+        hits_of_piece = torch.round(hits_of_piece * more).to(torch.int64)
+    arm = (end - begin) * used.sqrt() * reach
+    start = torch.hypot(flights.x[root], flights.y[root])
     theta = torch.atan2(torch.ones_like(pt), helices.tan_lambda[root])
     scale = torch.ones_like(pt)
     kinked = draw.uniform(pt) < faults.kink
     scale = torch.where(kinked, faults.kink_scale, scale)
-    sigma = _resolutions(pt, theta, arm, tracker)
+    sigma = _resolutions(pt, theta, arm, tracker, start)
     # Errors of the parameters with the correlations of the fit.
     stacked = torch.stack([sigma[name] for name in TRACK_PARAMETERS], dim=1)
     correlation = torch.as_tensor(tracker.correlation_matrix(), device=stacked.device)
@@ -434,6 +449,7 @@ def find_tracks(
         dedx=_energy_loss(flights.momentum[root], species.mass[kind])
         * (1.0 + tracker.dedx_resolution * draw.normal(pt)).clamp_min(0.05),
         arm=arm,
+        start=start,
         last_x=last_x,
         last_y=last_y,
         last_z=last_z,
@@ -461,7 +477,7 @@ def track_columns(fitted: FittedTracks, geometry: DetectorGeometry) -> Columns:
     path = torch.where(reaches, path, 0.0)
     point = zip(("calo_x", "calo_y", "calo_z"), helix.position(path), strict=True)
     towards = zip(("calo_dx", "calo_dy", "calo_dz"), helix.direction(path), strict=True)
-    sigma = _resolutions(fitted.pt, fitted.theta, fitted.arm, geometry.tracker)
+    sigma = _resolutions(fitted.pt, fitted.theta, fitted.arm, geometry.tracker, fitted.start)
     return {
         **{
             name: getattr(fitted, name)
@@ -541,6 +557,7 @@ def _fakes(like: FittedTracks, geometry: DetectorGeometry, draw: Draw) -> tuple[
         num_hits=num_hits,
         dedx=1.0 + draw.exponential(pt),
         arm=arm,
+        start=torch.zeros_like(pt),
         last_x=x,
         last_y=y,
         last_z=z,
@@ -574,16 +591,20 @@ def _reach(x: Tensor, y: Tensor, z: Tensor, tracker: TrackerGeometry) -> Tensor:
     return torch.maximum(torch.hypot(x, y) / radius, z.abs() / half_length).clamp_max(1.0)
 
 
-def _resolutions(pt: Tensor, theta: Tensor, arm: Tensor, tracker: TrackerGeometry) -> dict[str, Tensor]:
-    """Uncertainties of the fitted parameters; a shorter arm measures all of them worse."""
+def _resolutions(
+    pt: Tensor, theta: Tensor, arm: Tensor, tracker: TrackerGeometry, start: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Uncertainties of the fitted parameters; a shorter arm measures all of them worse. Without a `start` tracks begin at the
+    beam."""
     eta = -torch.log(torch.tan(0.5 * theta)).abs()
     sine = torch.sin(theta).clamp_min(1e-3)
     momentum = pt / sine
     worse = arm.clamp_min(_SHORTEST_ARM) ** -1.5
 
     def spread(parameter: ParameterResolution, scattering_power: float) -> Tensor:
+        power = scattering_power if parameter.sine_power is None else parameter.sine_power
         return worse * torch.hypot(
-            torch.full_like(pt, parameter.constant), parameter.scattering / (momentum * sine**scattering_power)
+            torch.full_like(pt, parameter.constant), parameter.scattering / (momentum * sine**power)
         )
 
     edges = torch.tensor([row.eta_max for row in tracker.resolution[:-1]], dtype=pt.dtype, device=pt.device)
@@ -592,13 +613,13 @@ def _resolutions(pt: Tensor, theta: Tensor, arm: Tensor, tracker: TrackerGeometr
         torch.tensor([getattr(row, name) for row in tracker.resolution], dtype=pt.dtype, device=pt.device)[region]
         for name in ("a", "b")
     )
-    return {
-        "pt": worse * torch.hypot(a * pt, b),
-        "phi": spread(tracker.phi, 0.5),
-        "theta": spread(tracker.theta, 0.5),
-        "d0": spread(tracker.d0, 1.5),
-        "z0": spread(tracker.z0, 2.5),
-    }
+    phi, theta_spread = spread(tracker.phi, 0.5), spread(tracker.theta, 0.5)
+    d0, z0 = spread(tracker.d0, 1.5), spread(tracker.z0, 2.5)
+    if tracker.continuous and start is not None:
+        # What begins far from the beam is extrapolated back to it.
+        d0 = torch.hypot(d0, start * phi)
+        z0 = torch.hypot(z0, start * theta_spread / sine**2)
+    return {"pt": worse * torch.hypot(a * pt, b), "phi": phi, "theta": theta_spread, "d0": d0, "z0": z0}
 
 
 def _energy_loss(momentum: Tensor, mass: Tensor) -> Tensor:

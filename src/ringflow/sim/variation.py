@@ -62,6 +62,13 @@ FIELDS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("clustering.link_distance",),
         ("clustering.min_energy",),
     ),
+    "strays": (
+        ("shower.stray_fraction",),
+        ("shower.stray_reach",),
+        ("shower.stray_energy",),
+        ("shower.soft_energy",),
+    ),
+    "following": (("clustering.follow_distance",), ("clustering.follow_excess",)),
 }
 #: Efficiencies: what varies is the inefficiency.
 _EFFICIENCIES = ("tracker.efficiency.*.value", "tracker.faults.layer_efficiency")
@@ -69,6 +76,7 @@ _EFFICIENCIES = ("tracker.efficiency.*.value", "tracker.faults.layer_efficiency"
 _MOST = {
     "shower.neutron_fraction": 0.99,
     "shower.backscatter_fraction": 1.0,
+    "shower.stray_fraction": 1.0,
     "ecal.dead": 0.99,
     "hcal.dead": 0.99,
     "ecal.intercalibration": 0.29,
