@@ -32,7 +32,6 @@ TUNE = (
     "1",
 )
 TRAIN = ("train", "clic_tiny", "data=data", "--out", "run")
-FOREIGN = "the model was trained for the detector 'clic', the events are of 'fake'"
 #: What is missing, the extra that has it, and the command that needs it.
 CASES = [
     ("onnx", "onnx", ("export", "shipped", "-o", "model.onnx")),
@@ -47,9 +46,9 @@ CASES = [
     ("optuna", "tune", ("bench", "tune")),
     ("ray", "ray", (*TUNE, "--search", "random", "--executor", "ray", "--out", "study")),
     ("ray", "ray", ("launch", "ray", "--", *TRAIN)),
-    ("ray", "ray", ("reconstruct", "data", "-o", "out.parquet", "--on", "ray")),
+    ("ray", "ray", ("reconstruct", "data", "-o", "out.parquet", "--on", "ray", "--force")),
     ("pyspark", "spark", ("launch", "spark", "--", *TRAIN)),
-    ("pyspark", "spark", ("reconstruct", "data", "-o", "out.parquet", "--on", "spark")),
+    ("pyspark", "spark", ("reconstruct", "data", "-o", "out.parquet", "--on", "spark", "--force")),
     ("pyspark", "spark", ("perceptron", "data", "--out", "perceptron")),
     ("mpiexec", "mpi", ("launch", "mpi", "--", *TRAIN)),
 ]
@@ -91,7 +90,8 @@ def test_a_command_names_the_extra_that_it_lacks(
     assert done.code == 1
     said = f"{missing} is not installed; pip install 'ringflow[{extra}]'"
     assert said in done.stderr.splitlines()[-1]
-    assert done.stderr.splitlines()[:-1] in ([], [FOREIGN]), "it began to work"
+    before = [line for line in done.stderr.splitlines()[:-1] if not line.startswith(("WARNING: the network", "  "))]
+    assert before == [], "it began to work"
     assert not (tmp_path / "run").exists()
 
 

@@ -171,6 +171,35 @@ def calibrate(
     finish(out, "ringflow", "validate", "--detector", calibrated, *_given(constants=rules))
 
 
+def adapt(
+    source: Annotated[
+        str, about("Dataset or EDM4hep file of unlabelled events, or a detector by its name or TOML file.")
+    ],
+    /,
+    *,
+    out: Annotated[Path, about("Model file to write (.safetensors).")],
+    model: Annotated[ModelName, about("What to adapt: model file, run or name of a shipped model.")] = Path("any"),
+    match: Annotated[
+        Literal["geometry", "scales", "features"],
+        about("How much: face and tracks; ECAL and HCAL scales too; quantiles of features too."),
+    ] = "scales",
+    events: Annotated[Count, about("Look at so many events.")] = 2000,
+    profile: options.ProfileName | None = None,
+    overwrite: Annotated[Flag, about("Replace an existing file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring a network to a detector it was not trained for, without labels and without training.
+
+    Where the calorimeter begins, what is usual for tracks, and the scales of ECAL and HCAL are measured on the events.
+    """
+    from ringflow.recipes import adapt as recipe
+
+    result = recipe.adapt(source, out, model=model, match=match, events=events, profile=profile, overwrite=overwrite)
+    show_summary("Adapted", result, as_json=as_json)
+    where = [source, "--model", out, "--out", "candidates.parquet"]
+    finish(out, "ringflow", *(["reconstruct", *where] if result["events"] else ["serve", "--model", out]))
+
+
 def check(dataset: options.DatasetFolder, /, *, as_json: Json = False) -> int:
     """Check a dataset: gates with PASS or FAIL and the observed number."""
     from ringflow.data import check as gates
@@ -245,6 +274,7 @@ def reconstruct(
     uncertainty: Annotated[
         Path | None, about("File of `ringflow uncertainty`; that beside the model if there.")
     ] = None,
+    force: Annotated[Flag, about("Go on where the events are nothing that the network knows.")] = False,
     as_json: Json = False,
 ) -> None:
     """Reconstruct events with a network into a file of candidates.
@@ -271,8 +301,10 @@ def reconstruct(
         overwrite=overwrite,
         on=Place(on, master or address, workers),
         uncertainty=uncertainty,
+        force=force,
     )
-    show_summary("Reconstruction", result, as_json=as_json)
+    shown = result if as_json else {**result, "likeness": result["likeness"]["verdict"]}  # what differs was said
+    show_summary("Reconstruction", shown, as_json=as_json)
     if out.suffix != ".parquet":
         finish(out, "ringflow", "trace", out)
     elif source.is_dir():

@@ -35,6 +35,7 @@ from ringflow.evaluate.sheet import Histograms, Sheet, Truth, measure
 from ringflow.event.block import Collection, EventBlock, concatenate
 from ringflow.event.schema import parquet_name
 from ringflow.infer import shipped
+from ringflow.infer.inputs import open_input
 from ringflow.infer.reconstructions import (
     Reconstruct,
     available,
@@ -159,6 +160,7 @@ def _evaluate(
     tasks = {sample.name: _tasks(sample, events, split) for sample in samples}
     for sample in samples:
         manifest, dataset = sample.dataset.manifest, sample.dataset
+        likeness = _likeness(sample, split)
         sheets = _score(sample, tasks[sample.name], workers)
         results["samples"][sample.name] = {
             "sample": manifest.sample,
@@ -169,6 +171,7 @@ def _evaluate(
             "split": split,
             "truth": has_truth(dataset),
             "not_available": missing_reasons(dataset, model, constants),
+            **likeness,
             "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
             "comparisons": comparisons(sheets),
         }
@@ -286,14 +289,23 @@ def _tasks(sample: _Scored, events: int | None, split: str | None) -> list[_Task
     return tasks
 
 
+def _likeness(sample: _Scored, split: str | None) -> dict[str, Any]:
+    """Whether the network, if it is asked, knows such events; what differs is said."""
+    if not sample.uses_network:
+        return {}
+    from ringflow.infer.likeness import likeness
+
+    session = open_model(sample.model, sample.dataset.manifest.detector)
+    found = likeness(session, open_input(sample.dataset.path, split, None, None))
+    found.warn(sample.name)
+    return {"likeness": found.record()}
+
+
 def _score(sample: _Scored, tasks: list[_Task], workers: int) -> dict[str, Sheet]:
     """One sheet per reconstruction."""
     detector = sample.dataset.manifest.detector
     if not has_truth(sample.dataset):
         say(f"{sample.name} has no truth: only what needs none is computed")
-    trained_for = open_model(sample.model).detector if sample.uses_network else None
-    if trained_for is not None and trained_for != detector:
-        say(f"{sample.name}: the model was trained for the detector {trained_for!r}, the dataset is of {detector!r}")
     derived_for = load_constants(sample.constants).detector if sample.uses_constants and sample.constants else detector
     if derived_for != detector:
         say(

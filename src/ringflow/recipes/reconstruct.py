@@ -36,7 +36,7 @@ from ringflow.infer.remote import (
     shard_tasks,
 )
 from ringflow.infer.runtime import Reconstructor
-from ringflow.infer.shipped import model_file
+from ringflow.infer.shipped import SHIPPED, model_file
 
 SUFFIXES = (".parquet", ".root")
 
@@ -55,8 +55,12 @@ def reconstruct(
     overwrite: bool = False,
     on: Place = HERE,
     uncertainty: Path | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
-    """Write the candidates of events; what was done, where and how fast, ready for JSON."""
+    """Write the candidates of events; what was done, where and how fast, ready for JSON.
+
+    Events of which the network knows nothing are refused, unless by `force`.
+    """
     started = time.perf_counter()
     there = _there(out, overwrite)
     _require_place(on, source, device, threads)
@@ -66,16 +70,22 @@ def reconstruct(
         say(note)
     path = model_file(model)
     # Torch takes seconds to load: whatever was asked for wrongly is told before.
+    from ringflow.infer.likeness import likeness
     from ringflow.infer.session import choose_engine, open_session
     from ringflow.train.device import choose_device
 
     path, engine = choose_engine(path, engine)
     computed_on = choose_device("cpu" if on != HERE or (engine == "onnx" and device == "auto") else device)
     errors = _uncertainties(uncertainty, path, engine)
-    carried = None if on == HERE else carry(path, engine, errors)
-    session = carried.open() if carried else open_session(path, computed_on, engine, threads, errors)
-    if session.detector is not None and session.detector != given.detector:
-        say(f"the model was trained for the detector {session.detector!r}, the events are of {given.detector!r}")
+    carried = None if on == HERE else carry(path, engine, errors, given.detector)
+    session = carried.open() if carried else open_session(path, computed_on, engine, threads, errors, given.detector)
+    found = likeness(session, given)
+    if found.hopeless and not force:
+        raise UsageError(
+            f"{path.name} knows nothing of events such as {source}: {found.summary()}; adapt a network to them (ringflow adapt "
+            f"{source} --model any --out adapted.safetensors), train one with start={model or SHIPPED}, or --force"
+        )
+    found.warn()
     origin = {"model": describe_input(path), "engine": engine, "ringflow": __version__, "threshold": session.threshold}
     origin |= {"uncertainty": describe_input(errors)} if errors else {}
     chosen = {"split": split, "events": given.num_events}
@@ -108,6 +118,7 @@ def reconstruct(
         "engine": engine,
         "device": str(computed_on),
         "detector": given.detector,
+        "likeness": found.record(),
         **where,
         "seconds": round(time.perf_counter() - started, 3),
         "events_per_second": round(new / seconds, 2) if new else 0.0,

@@ -234,7 +234,7 @@ def test_a_model_is_evaluated_like_the_others(
     assert "trained for" not in capsys.readouterr().err
     monkeypatch.setattr(shipped, "MODEL", model_file(tmp_path / "shipped.safetensors", "clic"))
     assert list(evaluate([dataset])["samples"]["fake"]["reconstructions"]) == ["target", "model"]
-    assert "the model was trained for the detector 'clic', the dataset is of 'fake'" in capsys.readouterr().err
+    assert "fake: the model was trained for the detector 'clic', the events are of 'fake'" in capsys.readouterr().err
     assert list(NEEDS) == ["target", "perfect", "baseline", "model", "candidate"]
 
 
