@@ -94,7 +94,14 @@ def generated(block: EventBlock) -> Momenta:
     """
     particles = block["particle"]
     stable = replace(momenta(particles), label=label_of(particles["pdg"]).astype(np.int64))
-    return stable.select((stable.label != NONE) & (np.abs(stable.eta) < GENERATED_ETA) & (stable.energy > 0.0))
+    return stable.select(counts_as_generated(particles))
+
+
+def counts_as_generated(particles: Collection) -> Mask:
+    """Which particles are in that truth."""
+    stable = momenta(particles)
+    kind: Integers = label_of(particles["pdg"]).astype(np.int64)
+    return (kind != NONE) & (np.abs(stable.eta) < GENERATED_ETA) & (stable.energy > 0.0)
 
 
 def checked(candidates: Collection, event_number: Integers, reconstruction: str) -> Momenta:

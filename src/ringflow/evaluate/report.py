@@ -268,7 +268,7 @@ def findings(name: str, sample: Mapping[str, Any]) -> Iterator[Finding]:
         pairs = [(reference, "perfect")]
     for challenger, reference in pairs:
         for metric in (one for one in METRICS if one.headline):
-            quotient = _ratio(sample.get("comparisons") or [], metric.key, challenger, reference)
+            quotient = paired_ratio(sample.get("comparisons") or [], metric.key, challenger, reference)
             if quotient is None:
                 continue
             ours, theirs = ((metrics.get(who) or {}).get(metric.key) for who in (challenger, reference))
@@ -284,7 +284,7 @@ def _interval(measured: Measured | None) -> tuple[float, float, float] | None:
     return None if value is None or low is None or high is None else (value, low, high)
 
 
-def _ratio(
+def paired_ratio(
     comparisons: Sequence[Mapping[str, Any]], key: str, above: str, below: str
 ) -> tuple[float, float, float] | None:
     """Ratio of the two from a bootstrap that redraws both together, turned if it was made the other way around."""

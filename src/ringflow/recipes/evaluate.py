@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringflow.base.errors import DatasetError, FailureError, UsageError
-from ringflow.base.log import progress, say, table
+from ringflow.base.log import printable, progress, say, table
 from ringflow.base.output import print_json
 from ringflow.base.page import PAGE_FILE
 from ringflow.base.provenance import collect
 from ringflow.base.rundir import METRICS_FILE, prepared, write_atomic
 from ringflow.baseline.rules import load_constants
 from ringflow.data.candidates import CandidateFile
-from ringflow.data.manifest import MANIFEST_FILE, SPLITS, Shard, manifest_hash
+from ringflow.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Shard, manifest_hash
 from ringflow.data.read import Dataset, has_truth
 from ringflow.evaluate.metrics import comparisons, metrics
 from ringflow.evaluate.momenta import checked
@@ -170,6 +170,7 @@ def _evaluate(
             "events": sum(task.events for task in tasks[sample.name]),
             "split": split,
             "truth": has_truth(dataset),
+            **_told(manifest),
             "not_available": missing_reasons(dataset, model, constants),
             **likeness,
             "reconstructions": {name: metrics(sheet, manifest.sample) for name, sheet in sheets.items()},
@@ -204,6 +205,9 @@ def show(results: Mapping[str, Any], *, as_json: bool) -> None:
             rows.append([sample, name, entry["events"], *(_cell(**(figures.get(figure) or {})) for figure in _SHOWN)])
         for name, reason in entry["not_available"].items():
             say(f"{sample}: no {name}: {reason}")
+        if "candidate" in entry["reconstructions"]:
+            by = f", made by {entry['candidates_by']}" if "candidates_by" in entry else ""
+            say(f"{sample}: candidate is the reconstruction that came with the dataset{by}")
     table(
         "Evaluation (a width is IQR / median; generated: against all stable particles but neutrinos)",
         ["sample", "reconstruction", "events", *_SHOWN.values()],
@@ -299,6 +303,17 @@ def _likeness(sample: _Scored, split: str | None) -> dict[str, Any]:
     found = likeness(session, open_input(sample.dataset.path, split, None, None))
     found.warn(sample.name)
     return {"likeness": found.record()}
+
+
+def _told(manifest: Manifest) -> dict[str, str]:
+    """What a dataset says of where it comes from, what its truth is, and who made its candidates."""
+    told = manifest.provenance
+    settings = told.get("settings")
+    profile = settings.get("profile") if isinstance(settings, dict) else None
+    by = told.get("reconstruction", profile.get("candidates") if isinstance(profile, dict) else None)
+    found = {"source": told.get("source"), "truth_by": told.get("truth")}
+    found |= {"candidates_by": by} if "candidate" in manifest.columns else {}
+    return {name: printable(text) for name, text in found.items() if isinstance(text, str) and text}
 
 
 def _score(sample: _Scored, tasks: list[_Task], workers: int) -> dict[str, Sheet]:

@@ -160,7 +160,7 @@ def test_distributions_share_bins_and_lose_nothing_in_range() -> None:
 def test_looks_and_names_tell_reconstructions_apart() -> None:
     chosen = looks([*LOOKS, "mine", "yours", "theirs"])
     for column in ("color", "marker", "line"):
-        assert len({getattr(look, column) for look in chosen.values()}) == 7
+        assert len({getattr(look, column) for look in chosen.values()}) == len(chosen) == 8
     assert looks(["model"])["model"] == chosen["model"]
     names = {"a$b$": r"a\$b\$", "_x": " _x", "日\n": "??", "x" * 99: "x" * 31 + "…"}  # no formula, no hidden entry
     assert {name: plain(name) for name in names} == names

@@ -184,6 +184,38 @@ def test_without_truth_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "no truth" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"reconstruction": "Pan\x1bdora"},
+        {"settings": {"profile": {"candidates": "Pan\x1bdora"}}},
+        {"reconstruction": 7},
+        {},
+    ],
+)
+def test_candidates_of_a_dataset_have_the_name_that_it_tells(
+    told: dict[str, Any], tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    event = momenta([[(30.0, 0.0, 0.0)]], label=1, charge=1)
+    given = {"source": "full simulation", "truth": "generated", **told}
+    write_dataset(tmp_path / "data", detector="mine", candidates=event, provenance=given)
+    done = command("evaluate", tmp_path / "data", "--out", tmp_path / "report")
+    assert done.code == 0
+    entry = json.loads((tmp_path / "report" / "metrics.json").read_text())["samples"]["outside"]
+    page = report_page(tmp_path / "report").read_text("utf-8")
+    assert (entry["source"], entry["truth_by"]) == ("full simulation", "generated")
+    assert "<b>full simulation</b>" in page
+    assert "PF of the dataset" in page
+    said = next(line for line in done.stderr.splitlines() if "came with the dataset" in line)
+    if told and 7 not in told.values():
+        assert entry["candidates_by"] == "Pan\\x1bdora"
+        assert said == "outside: candidate is the reconstruction that came with the dataset, made by Pan\\x1bdora"
+        assert "candidates by <b>Pan" in page
+    else:
+        assert "candidates_by" not in entry
+        assert said == "outside: candidate is the reconstruction that came with the dataset"
+
+
 def test_nothing_to_evaluate_is_an_error(tmp_path: Path) -> None:
     one = ak.Array([[{"energy": 1.0, "x": 0.0, "y": 0.0, "z": 1.0}]])
     write_dataset(tmp_path / "data", detector="mine", hits=one)

@@ -38,12 +38,13 @@ LOOKS: Mapping[str, Look] = {
     "perfect": Look("perfect PF", "#009E73", "^", (0, (5, 2))),
     "baseline": Look("rule-based PF", "#0072B2", "o", "-"),
     "model": Look("model", "#D55E00", "D", (0, (7, 1.5, 1.5, 1.5))),
+    "candidate": Look("PF of the dataset", "#CC79A7", "v", (0, (3, 1, 1, 1, 1, 1))),
 }
 _OTHERS = (
-    ("#CC79A7", "v", (0, (3, 1, 1, 1, 1, 1))),
     ("#E69F00", "P", (0, (2, 2))),
     ("#56B4E9", "X", (0, (9, 2))),
     ("#8C564B", "*", (0, (4, 4))),
+    ("#CC79A7", "v", (0, (3, 1, 1, 1, 1, 1))),  # again, for want of a ninth that everybody tells apart
 )
 
 #: By label, see PARTICLE_CLASSES.
