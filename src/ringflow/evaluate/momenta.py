@@ -100,8 +100,8 @@ def generated(block: EventBlock) -> Momenta:
 def counts_as_generated(particles: Collection) -> Mask:
     """Which particles are in that truth."""
     stable = momenta(particles)
-    kind: Integers = label_of(particles["pdg"]).astype(np.int64)
-    return (kind != NONE) & (np.abs(stable.eta) < GENERATED_ETA) & (stable.energy > 0.0)
+    counts: Mask = (label_of(particles["pdg"]) != NONE) & (np.abs(stable.eta) < GENERATED_ETA) & (stable.energy > 0.0)
+    return counts
 
 
 def checked(candidates: Collection, event_number: Integers, reconstruction: str) -> Momenta:
