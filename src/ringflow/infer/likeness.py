@@ -63,7 +63,7 @@ _LEAST_WIDTH: Final = 8e-3  # features that were constant
 #: Share of the features that may be missing.
 _MISSING: Final = 1 / 3
 #: Differences of which a refusal speaks, the name of the detector among them.
-_WORST: Final = 4
+_WORST: Final = 3
 #: Features that are logarithms though their name does not say so, and the units of those that are scaled.
 _LOGARITHMS: Final = ("track_dedx", "cluster_mean_depth")
 _UNITS: Final = {"track_num_hits": 10.0, "cluster_start_layer": 40.0, "hit_layer": 40.0}

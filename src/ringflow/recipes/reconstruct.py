@@ -83,7 +83,7 @@ def reconstruct(
     if found.hopeless and not force:
         raise UsageError(
             f"{path.name} knows nothing of events such as {source}: {found.summary()}; adapt a network to them (ringflow adapt "
-            f"{source} --model any --out adapted.safetensors), train one with start={model or SHIPPED}, or --force"
+            f"{source} --out adapted.safetensors), train one with start={model or SHIPPED}, or --force"
         )
     found.warn()
     origin = {"model": describe_input(path), "engine": engine, "ringflow": __version__, "threshold": session.threshold}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from ringflow.data.read import Dataset, to_awkward
 from ringflow.infer import reconstruct as engine
 from ringflow.infer import shipped
 from ringflow.infer.inputs import open_input
+from ringflow.infer.remote import Place
 from ringflow.infer.session import open_session
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import save_model
@@ -293,3 +295,60 @@ def test_which_model_is_meant(weights: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(shipped, "MODEL", tmp_path / "none")
     with pytest.raises(InputFileError, match="this installation comes without a model"):
         model_file(Path("shipped"))
+
+
+def of_another_detector(path: Path, sample: str = "ttbar", events: int = 12) -> Path:
+    from ringflow.recipes.simulate import simulate
+    from ringflow.sim.settings import SimulateSettings
+
+    asked = ["detector=cld", f"generator.sample={sample}", f"production.events={events}"]
+    simulate(SimulateSettings.resolve(None, [*asked, "production.keep_hits=false"]), path)
+    return path
+
+
+def test_events_of_which_nothing_is_known_are_refused(tmp_path: Path, command: Callable[..., Any]):
+    """The shipped network has learned on `clic`."""
+    foreign, out = of_another_detector(tmp_path / "foreign"), tmp_path / "out.parquet"
+    words = ("reconstruct", foreign, "-o", out, "--json")
+    done = command(*words)
+    assert (done.code, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"ringflow: error: clic.safetensors knows nothing of events such as {foreign}: ")
+    assert "its face is at radius 1500 mm and |z| 2307 mm in 'clic', here at radius 21" in line
+    assert "the magnetic field is 2 T instead of 4 T" in line
+    assert f"ringflow adapt {foreign} --out" in line
+    assert line.endswith("start=shipped, or --force")
+    assert list(tmp_path.glob("out*")) == []
+    forced = command(*words, "--force")
+    assert forced.code == 0
+    assert "WARNING: " in forced.stderr
+    found = json.loads(forced.stdout)
+    assert (found["events"], found["likeness"]["verdict"], found["likeness"]["events"]) == (12, "hopeless", 12)
+    assert found["candidates"] > 100
+    assert command(*words).code == 2  # that it is there already changes nothing
+    assert re.search(r"likeness +hopeless", command(*words[:-1], "--force").stderr)
+
+
+def test_workers_begin_nothing_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def begin(*_: object) -> None:
+        raise AssertionError("a cluster was begun")
+
+    monkeypatch.setattr("ringflow.recipes.reconstruct.open_cluster", begin)
+    with pytest.raises(UsageError, match="or --force"):
+        reconstruct(of_another_detector(tmp_path / "foreign"), tmp_path / "out.parquet", on=Place("spark"))
+    with pytest.raises(AssertionError, match="a cluster was begun"):
+        reconstruct(tmp_path / "foreign", tmp_path / "out.parquet", on=Place("spark"), force=True)
+
+
+def test_an_evaluation_of_another_detector_warns_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    foreign = of_another_detector(tmp_path / "foreign")
+    asked: dict[str, Any] = {"reconstructions": ["target", "model"]}
+    found = evaluate([foreign], out=tmp_path / "report", **asked)["samples"]["ttbar"]
+    assert found["likeness"]["verdict"] == "hopeless"
+    assert found["reconstructions"]["model"]["particles_per_event"]["value"] > 0
+    assert "ttbar: WARNING: the network was made for other data" in capsys.readouterr().err
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "was made for other data, and these events are nothing that it knows" in page
+    assert "the magnetic field is 2 T instead of 4 T" in page
+    assert "likeness" not in evaluate([foreign], reconstructions=["target"])["samples"]["ttbar"]
+    assert "WARNING" not in capsys.readouterr().err
