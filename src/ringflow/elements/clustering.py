@@ -109,8 +109,8 @@ _Points = tuple[Tensor, Tensor, Tensor]
 _STRAIGHT = 1e-9
 #: How far in front of the face (mm) a piece of a shower may have its centre.
 _IN_FRONT = 50.0
-#: What is at most outside the ECAL of a piece that is in the ECAL alone.
-_ECAL_ALONE = 0.1
+#: What is at most outside the ECAL of a piece that is in the ECAL alone, and in how many layers a photon has begun.
+_ECAL_ALONE, _PHOTON_LAYERS = 0.1, 10
 #: Energy resolution of hadrons by which momentum is compared with energy, GeV^(1/2) [Thomson, NIM A 611 (2009) 25].
 _HADRON_RESOLUTION = 0.6
 
@@ -169,10 +169,12 @@ class _Towers(NamedTuple):
 
 
 class _PreClusters(NamedTuple):
-    """Pre-clusters: event in the chunk, energy, centre of all hits and of the first few layers, ECAL hits in the rear."""
+    """Pre-clusters: event in the chunk, first layer, energy, centre of all hits and of the first few layers, ECAL hits in the
+    rear."""
 
     event: Tensor
     subsystem: Tensor
+    first_layer: Tensor
     energy: Tensor
     centre: _Points
     front: _Points
@@ -328,23 +330,24 @@ class Clusterer:
 
     def _follow(self, pre: _PreClusters, owner: Tensor, tracks: TrackPaths, first_event: int) -> Tensor:
         """Put together what lies along the same track; `owner` as it is returned."""
-        count = len(owner)
-        piece = torch.nonzero(owner == torch.arange(count, device=owner.device)).squeeze(1)
+        piece = torch.nonzero(owner == torch.arange(len(owner), device=owner.device)).squeeze(1)
         in_ecal = pre.energy * (pre.subsystem // 2 == ECAL)
         energy, ecal, *centre = (
-            group_sum(values, owner, count).index_select(0, piece)
+            group_sum(values, owner, len(owner)).index_select(0, piece)
             for values in (pre.energy, in_ecal, *(pre.energy * place for place in pre.centre))
         )
         x, y, z = (place / energy for place in centre)
         begins = pre.subsystem.index_select(0, piece) // 2
-        calorimeter = torch.where((begins == ECAL) & (ecal < (1.0 - _ECAL_ALONE) * energy), HCAL, begins)
+        late = pre.first_layer.index_select(0, piece) >= _PHOTON_LAYERS
+        hadronic = late | (ecal < (1.0 - _ECAL_ALONE) * energy)
+        calorimeter = torch.where((begins == ECAL) & hadronic, HCAL, begins)
 
         # Pairs of a piece and a track of its event; of each piece the nearest.
         event = pre.event.index_select(0, piece)
         first, behind = (torch.searchsorted(tracks.event, event + first_event, right=right) for right in (False, True))
-        of = torch.arange(len(piece), device=piece.device).repeat_interleave(behind - first)
-        within = torch.arange(len(of), device=piece.device) - ((behind - first).cumsum(0) - behind + first)[of]
-        number = first[of] + within
+        count = behind - first
+        of = torch.arange(len(piece), device=piece.device).repeat_interleave(count)
+        number = torch.arange(len(of), device=piece.device) + (first - count.cumsum(0) + count)[of]
         away = tracks.take(number).distance(x[of], y[of], z[of])
         pair = group_winner(-away, of, len(piece))
         away = torch.cat([away, away.new_full((1,), torch.inf)])  # without any track, number -1 is the last entry
@@ -415,7 +418,8 @@ def _describe(
     event[label] = hits.event - first_event
     energy, rear = group_sum(hits.energy, label, count), label[(hits.subsystem < 2) & (hits.layer >= rear_layer)]
     fronts = centre(hits.energy * in_front)
-    return _PreClusters(event, subsystem, energy, centre(hits.energy), fronts, torch.bincount(rear, minlength=count))
+    rear_hits = torch.bincount(rear, minlength=count)
+    return _PreClusters(event, subsystem, first_layer, energy, centre(hits.energy), fronts, rear_hits)
 
 
 def _window(reach: int, device: torch.device) -> Tensor:

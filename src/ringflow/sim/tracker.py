@@ -328,6 +328,12 @@ def _next_generation(flight: Flight, helix: Helix, ends: Ends, species: SpeciesT
 
 
 Columns = dict[str, Tensor]
+#: A fit is followed for so many turns behind its last hit, where the tracker is continuous, and finds so many half turns more.
+_FOLLOWED_TURNS, _MOST_RETURNS = 1.5, 5.0
+#: Spread of the uncertainties of impact parameters against that of others.
+_INNERMOST_SPREAD = 4.0
+#: A track that begins so far out (mm) misses the silicon that measures its direction, at most by such a factor.
+_SILICON, _WITHOUT_SILICON = 100.0, 4.0
 #: Share of the tracker below which a track is not measured any worse.
 _SHORTEST_ARM = 0.2
 
@@ -367,9 +373,11 @@ def measure_tracks(
     order = order[torch.argsort(event[order], stable=True)]
     columns = {**track_columns(fitted, geometry), "particle": particle}
     if (spread := geometry.tracker.faults.uncertainty_spread) > 0.0:
-        # Angles, ambiguous hits and material differ from track to track more than region and momentum tell.
+        # Angles, ambiguous hits and material differ from track to track more than region and momentum tell, and what hangs on
+        # the innermost hits most of all.
         for name in TRACK_PARAMETERS:
-            columns[f"sigma_{name}"] = columns[f"sigma_{name}"] * torch.exp(spread * draw.normal(fitted.pt))
+            more = _INNERMOST_SPREAD if name in ("d0", "z0") else 1.0
+            columns[f"sigma_{name}"] = columns[f"sigma_{name}"] * torch.exp(more * spread * draw.normal(fitted.pt))
     return {name: values[order] for name, values in columns.items()}, event[order]
 
 
@@ -414,9 +422,8 @@ def find_tracks(
         turn = helices.turn[last].abs()
         half_turns = turn * last_hit / torch.pi
         reach = torch.maximum(reach, half_turns.clamp_max(1.0))
-        curls = (output.ends.kind[last] != CALORIMETER) & (turn * output.ends.path[last] > torch.pi)
-        more = 1.0 + curls * (2.0 * tracker.max_turns - 1.0) * draw.uniform(pt)
-        hits_of_piece = torch.round(hits_of_piece * more).to(torch.int64)
+        more = (turn * output.ends.path[last] / torch.pi - 1.0).clamp(0.0, _MOST_RETURNS)
+        hits_of_piece = torch.round(hits_of_piece * (1.0 + more * draw.uniform(pt))).to(torch.int64)
     arm = (end - begin) * used.sqrt() * reach
     start = torch.hypot(flights.x[root], flights.y[root])
     theta = torch.atan2(torch.ones_like(pt), helices.tan_lambda[root])
@@ -473,7 +480,10 @@ def track_columns(fitted: FittedTracks, geometry: DetectorGeometry) -> Columns:
     tan_lambda = 1.0 / torch.tan(fitted.theta)
     helix = Helix(fitted.last_x, fitted.last_y, fitted.last_z, fitted.last_phi, tan_lambda, turn)
     path, _ = enter_calorimeter(helix, geometry)
-    reaches = path <= 2.0 * torch.pi * geometry.tracker.max_turns / turn.abs().clamp_min(1e-12)
+    turns = (
+        min(geometry.tracker.max_turns, _FOLLOWED_TURNS) if geometry.tracker.continuous else geometry.tracker.max_turns
+    )
+    reaches = path <= 2.0 * torch.pi * turns / turn.abs().clamp_min(1e-12)
     path = torch.where(reaches, path, 0.0)
     point = zip(("calo_x", "calo_y", "calo_z"), helix.position(path), strict=True)
     towards = zip(("calo_dx", "calo_dy", "calo_dz"), helix.direction(path), strict=True)
@@ -616,7 +626,9 @@ def _resolutions(
     phi, theta_spread = spread(tracker.phi, 0.5), spread(tracker.theta, 0.5)
     d0, z0 = spread(tracker.d0, 1.5), spread(tracker.z0, 2.5)
     if tracker.continuous and start is not None:
-        # What begins far from the beam is extrapolated back to it.
+        # What begins far from the beam has no hits of silicon, and is extrapolated back to it.
+        far = torch.hypot(torch.ones_like(start), start / _SILICON).clamp_max(_WITHOUT_SILICON)
+        phi, theta_spread = far * phi, far * theta_spread
         d0 = torch.hypot(d0, start * phi)
         z0 = torch.hypot(z0, start * theta_spread / sine**2)
     return {"pt": worse * torch.hypot(a * pt, b), "phi": phi, "theta": theta_spread, "d0": d0, "z0": z0}

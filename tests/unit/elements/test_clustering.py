@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from ringflow.elements.clustering import CalorimeterHits, Clusterer
+from ringflow.elements.clustering import CalorimeterHits, Clusterer, TrackPaths
+from ringflow.elements.helix import Helix
 from ringflow.elements.settings import ClusteringSettings
 
 SETTINGS = ClusteringSettings(
@@ -41,11 +42,11 @@ def shower(phi: float, theta: float, energy: float, layers: range, subsystem: in
     return [(e, energy * w / total, x, y, z, s, layer) for e, w, x, y, z, s, layer in rows]
 
 
-def cluster(*parts, events: int = 1, clusterer: Clusterer = CLUSTERER):
+def cluster(*parts, events: int = 1, clusterer: Clusterer = CLUSTERER, tracks: TrackPaths | None = None):
     rows = sorted((row for part in parts for row in part), key=lambda row: row[0])
     event, energy, x, y, z, subsystem, layer = (torch.tensor(column) for column in zip(*rows, strict=True))
     hits = CalorimeterHits(event, energy.float(), x.float(), y.float(), z.float(), subsystem, layer)
-    label, cluster_event = clusterer.cluster(hits, events)
+    label, cluster_event = clusterer.cluster(hits, events, tracks)
     return label, cluster_event, energy
 
 
@@ -132,3 +133,68 @@ def test_each_calorimeter_may_have_limits_of_its_own():
         beside = shower(0.3, 1.5, 5.0, FRONT, subsystem), shower(0.3 + apart, 1.5, 0.29, FRONT, subsystem)
         assert len(cluster(*beside, clusterer=own)[1]) == clusters
         assert len(cluster(*beside)[1]) == 2
+
+
+def track(momentum: float, phi: float, turn: float = 0.0, event: int = 0) -> TrackPaths:
+    """A track that enters the barrel of the tests at right angles."""
+    numbers = (momentum, 1500.0 * math.cos(phi), 1500.0 * math.sin(phi), 0.0, phi, 0.0, turn)
+    return TrackPaths(torch.tensor([event]), *(torch.tensor([value]) for value in numbers))
+
+
+def along(of: TrackPaths, path: float, energy: float, layers: range, subsystem: int):
+    """A shower at the place where a track is after a path."""
+    x, y, _ = (float(value) for value in Helix(*(getattr(of, name) for name in HELIX)).position(torch.tensor(path)))
+    return shower(math.atan2(y, x), 0.5 * math.pi, energy, layers, subsystem)
+
+
+HELIX = ("x", "y", "z", "phi", "tan_lambda", "turn")
+FOLLOWING = Clusterer(
+    FRONTS, SETTINGS.model_copy(update={"follow_distance": (30.0, 150.0, 200.0)}), torch.device("cpu")
+)
+
+
+@pytest.mark.parametrize("turn", [0.0, 1e-12, -2e-4, 1e-3])
+def test_distance_from_a_track_is_that_from_its_helix(turn: float):
+    one = TrackPaths(
+        torch.tensor([0]), *(torch.tensor([value]) for value in (5.0, 900.0, 1500.0, -70.0, 0.9, 0.6, turn))
+    )
+    helix = Helix(*(getattr(one, name) for name in HELIX))
+    for path in (1.0, 300.0, 1400.0):
+        x, y, z = helix.position(torch.tensor([path]))
+        dx, dy, _ = helix.direction(torch.tensor([path]))
+        across = torch.hypot(dx, dy)
+        for off in (-80.0, 0.0, 120.0):
+            # To the side of the path, in the plane across the beam.
+            beside = one.distance(x - off * dy / across, y + off * dx / across, z)
+            assert beside.item() == pytest.approx(abs(off), abs=0.05)
+    behind = one.distance(
+        *(place - 200.0 * step for place, step in zip((one.x, one.y, one.z), helix.direction(0.0 * x), strict=True))
+    )
+    assert behind.item() == pytest.approx(200.0, abs=0.05)
+
+
+def test_what_lies_along_a_soft_track_is_one_cluster():
+    """Its path leaves the line from the collision, on which towers join; only who knows the track puts it together."""
+    soft = track(4.0, 0.3, turn=1.5e-3)
+    parts = along(soft, 60.0, 1.0, FRONT, 0), along(soft, 420.0, 2.5, range(4, 12), 2)
+    assert len(cluster(*parts)[1]) == 2
+    assert len(cluster(*parts, tracks=soft)[1]) == 2, "the settings leave tracks out"
+    label, events, energy = cluster(*parts, clusterer=FOLLOWING, tracks=soft)
+    assert len(events) == 1
+    assert energy[label == 0].sum().item() == pytest.approx(3.5)
+    elsewhere = track(4.0, 0.3, turn=1.5e-3, event=1)
+    assert len(cluster(*parts, events=2, clusterer=FOLLOWING, tracks=elsewhere)[1]) == 2
+
+
+def test_a_track_takes_no_more_than_its_momentum():
+    weak = track(1.0, 0.3, turn=1.5e-3)
+    parts = along(weak, 60.0, 1.0, FRONT, 0), along(weak, 420.0, 2.5, range(4, 12), 2)
+    assert len(cluster(*parts, clusterer=FOLLOWING, tracks=weak)[1]) == 2
+
+
+@pytest.mark.parametrize(("first_layer", "clusters"), [(0, 2), (12, 1)])
+def test_a_photon_beside_a_track_stays_free_and_a_late_piece_does_not(first_layer: int, clusters: int):
+    charged = track(8.0, 0.3)
+    own = shower(0.3, 0.5 * math.pi, 3.0, FRONT, 0)
+    beside = shower(0.3 + 90.0 / 1500.0, 0.5 * math.pi, 2.0, range(first_layer, first_layer + 10), 0)
+    assert len(cluster(own, beside, clusterer=FOLLOWING, tracks=charged)[1]) == clusters

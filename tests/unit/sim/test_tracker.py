@@ -345,3 +345,36 @@ def test_the_mass_of_a_pair_follows_phase_space():
     spread = np.sqrt(np.average((pair - mean) ** 2, weights=weight))
     assert found.mean().item() == pytest.approx(mean, rel=0.003)
     assert found.std().item() == pytest.approx(spread, rel=0.03)
+
+
+def measured(pdg: int, pt: float, eta: float, vertex=(0.0, 0.0, 0.0), *, count: int = 400, **tracker):
+    """Columns of tracks in a perfect `ild` with some of its tracker changed."""
+    perfect = load_detector("ild").without()
+    faults = perfect.tracker.faults.model_copy(update=tracker.pop("faults", {}))
+    geometry = perfect.model_copy(update={"tracker": perfect.tracker.model_copy(update={"faults": faults, **tracker})})
+    flight, species = gun(pdg, pt, eta, count, vertex)
+    flown = track_through(flight, species, geometry, Draw(3, CPU))
+    return measure_tracks(flown, species, geometry, torch.zeros(count, dtype=torch.int64), Draw(4, CPU))[0]
+
+
+def test_a_continuous_tracker_measures_what_curls_up_in_it():
+    plain, tpc = (measured(13, 0.5, 0.4, continuous=on) for on in (False, True))
+    assert tpc["sigma_pt"].median() < 0.6 * plain["sigma_pt"].median()
+    assert tpc["num_hits"].double().mean() > 1.5 * plain["num_hits"].double().mean()
+    stiff = [measured(13, 30.0, 0.4, continuous=on)["num_hits"] for on in (False, True)]
+    assert torch.equal(*stiff)
+
+
+def test_what_begins_far_from_the_beam_points_worse_back_to_it():
+    near, far = (measured(13, 5.0, 0.1, (x, 0.0, 0.0), continuous=True) for x in (0.0, 300.0))
+    assert near["sigma_d0"].median() < 0.01
+    assert far["sigma_d0"].median() > 0.03
+    assert far["sigma_phi"].median() > 2.0 * near["sigma_phi"].median()
+
+
+def test_uncertainties_spread_and_tracks_stay():
+    sure, unsure = (measured(13, 5.0, 0.1, faults={"uncertainty_spread": spread}) for spread in (0.0, 0.1))
+    assert torch.equal(sure["pt"], unsure["pt"])
+    ratio = torch.log(unsure["sigma_theta"] / sure["sigma_theta"])
+    assert ratio.std().item() == pytest.approx(0.1, rel=0.15)
+    assert ratio.mean().abs() < 0.02
