@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import torch
 from pydantic import Field, model_validator
@@ -32,7 +32,8 @@ from ringflow.elements.shapes import normal_of_side
 
 Positive = Annotated[float, Field(gt=0)]
 #: Rising numbers and what belongs to them.
-Curve = list[tuple[float, float]]
+Curve = Annotated[list[tuple[float, float]], Field(min_length=2)]
+Parameter = Literal["pt", "phi", "theta", "d0", "z0"]
 
 
 class FrameSettings(Settings):
@@ -46,15 +47,15 @@ class FrameSettings(Settings):
     z: Positive
     sides: int = Field(default=0, ge=0, le=64)
     #: Depth behind the face (mm) and interaction lengths up to there, in barrel and endcaps.
-    barrel_lengths: Curve = Field(min_length=2)
-    endcap_lengths: Curve = Field(min_length=2)
+    barrel_lengths: Curve
+    endcap_lengths: Curve
     #: Upper edges of bins of |eta|; the last bin has none.
     eta_edges: list[Positive]
     #: Usual number of hits of a track by bin of |eta|; none where tracks have no number of hits.
     hits: list[Positive] | None = None
     #: Usual errors of tracks by parameter: rows are bins of |eta|, columns momenta.
     momenta: list[Positive] = Field(default_factory=list)
-    errors: dict[str, list[list[Positive]]] = Field(default_factory=dict)
+    errors: dict[Parameter, list[list[Positive]]] = Field(default_factory=dict)
     #: Factors that bring what ECAL and HCAL measure to the scale that the network has learned.
     ecal_scale: Positive = 1.0
     hcal_scale: Positive = 1.0
@@ -72,10 +73,9 @@ class FrameSettings(Settings):
             raise ValueError("edges of |eta| and momenta must rise")
         if self.hits is not None and len(self.hits) != bins:
             raise ValueError(f"hits are {len(self.hits)} numbers, not {bins} for the bins of |eta|")
-        if any(
-            len(rows) != bins or any(len(row) != len(self.momenta) for row in rows) for rows in self.errors.values()
-        ):
-            raise ValueError(f"errors must be {bins} rows of {len(self.momenta)} numbers")
+        columns = max(len(self.momenta), 1)
+        if any(len(rows) != bins or any(len(row) != columns for row in rows) for rows in self.errors.values()):
+            raise ValueError(f"errors must be {bins} rows of {columns} numbers")
         return self
 
 
@@ -165,7 +165,7 @@ class Frame(nn.Module):
             unknown.append(_HITS)
         else:
             column[_HITS] = column[_HITS] * _TEN_HITS / self.get_buffer("hits")[region]
-        for parameter in ("pt", "phi", "theta", "d0", "z0"):
+        for parameter in get_args(Parameter):
             name = f"track_log_sigma_{parameter}"
             if parameter not in settings.errors:
                 unknown.append(name)
@@ -250,12 +250,13 @@ def balance(batch: ElementBatch, kinds: Sequence[str]) -> list[float] | None:
         near = (_angle(tracks, clusters) < _AROUND).double()
         sums.append((near @ (shares[rows][~is_track].double().nan_to_num(0.0) * energy[~is_track, None]))[alone])
         momenta.append(momentum[alone].double())
-    if not sums or sum(map(len, momenta)) < _FEWEST:
+    if not sums:
         return None
-    parts, momentum = torch.cat(sums), torch.cat(momenta)
-    relative = parts / momentum[:, None]
+    relative = torch.cat(sums) / torch.cat(momenta)[:, None]
     # Muons and tracks that were not found leave nothing, neutral particles much: the middle is what counts.
     inside = (relative.sum(1) > 0.2) & (relative.sum(1) < 2.0)
+    if inside.sum() < _FEWEST:
+        return None
     solution = torch.ones(2, dtype=torch.float64)
     for _ in range(20):
         left = (1.0 - relative @ solution).abs()

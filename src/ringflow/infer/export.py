@@ -92,6 +92,7 @@ class EventGraph(nn.Module):
 
     def __init__(self, loaded: LoadedModel, *, portable: bool = True) -> None:
         super().__init__()
+        loaded.model.require_bound()
         self.model = copy.deepcopy(loaded.model).cpu().eval()
         for block in self.model.blocks:
             assert isinstance(block, Block)

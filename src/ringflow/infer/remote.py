@@ -21,7 +21,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -35,7 +35,6 @@ import pyarrow.compute as pc
 
 from ringflow import __version__
 from ringflow.base.errors import DatasetError, FailureError, InputFileError, RingflowError
-from ringflow.base.rundir import temporary_folder
 from ringflow.data.manifest import MANIFEST_FILE, Columns, manifest_hash
 from ringflow.data.read import Dataset, select_columns
 from ringflow.data.write import EVENT_NUMBER, arrow_schema, to_table
@@ -59,6 +58,7 @@ class CarriedModel:
     sha256: str
     content: bytes = field(compare=False, repr=False)
     uncertainty: bytes | None = field(default=None, repr=False)
+    detector: str | None = None  # that events are of, where the model can take those of any
     ringflow: str = __version__
 
     def open(self) -> Reconstructor:
@@ -71,9 +71,9 @@ class CarriedModel:
             from ringflow.infer.session import open_session
 
             if self.uncertainty is None:
-                return open_session(path)
+                return open_session(path, detector=self.detector)
             (errors := path.with_name("uncertainty")).write_bytes(self.uncertainty)
-            return open_session(path, uncertainty=errors)
+            return open_session(path, uncertainty=errors, detector=self.detector)
 
 
 def carry(
@@ -86,34 +86,21 @@ def carry(
 
     It is for events of a detector. The file of uncertainties is the one beside the model unless given; `onnx` computes none.
     """
-    from ringflow.infer.session import as_onnx, choose_engine
+    from ringflow.infer.session import as_onnx, choose_engine, load_for
     from ringflow.models.uncertainty import found_beside, head_for
 
     path, engine = choose_engine(model, engine)
     if not path.is_file():
         raise InputFileError(f"no model at {path}; give a model file")
     errors = None
-    if engine == "torch" and (file := uncertainty or found_beside(path)):
-        head_for(file, path)  # one of another model is told here, not by every worker
-        errors = file.read_bytes()
-    with as_onnx(path, detector) if engine == "onnx" else _told(path, detector) as carried:
+    if engine == "torch":  # what no worker could do is told here
+        load_for(path, detector)
+        if file := uncertainty or found_beside(path):
+            head_for(file, path)
+            errors = file.read_bytes()
+    with as_onnx(path, detector) if engine == "onnx" else nullcontext(path) as carried:
         content = carried.read_bytes()
-    return CarriedModel(carried.name, engine, hashlib.sha256(content).hexdigest(), content, errors)
-
-
-@contextmanager
-def _told(path: Path, detector: str | None) -> Iterator[Path]:
-    """The file, or one of the same name that knows the detector, if it is one that can see any."""
-    from ringflow.infer.session import load_for
-    from ringflow.models.file import load_model, save_model
-
-    if detector is None or load_model(path).model.is_bound:
-        yield path
-        return
-    loaded = load_for(path, detector)
-    with temporary_folder("model") as folder:
-        save_model(folder / path.name, loaded.model, threshold=loaded.threshold, card=loaded.card)
-        yield folder / path.name
+    return CarriedModel(carried.name, engine, hashlib.sha256(content).hexdigest(), content, errors, detector)
 
 
 @lru_cache(maxsize=2)

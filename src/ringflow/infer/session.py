@@ -86,22 +86,24 @@ def open_session(
 
 
 def load_for(path: Path, detector: str | None) -> LoadedModel:
-    """A model file; one that can see elements relative to any detector is told which, where that is one of ours."""
+    """A model file; one that can see elements relative to any detector is told which, and refused if that is none of ours."""
     loaded = load_model(path)
-    if detector is not None and not loaded.model.is_bound:
+    if not loaded.model.is_bound:
         loaded.model.bind(known_frame(detector, path))
     return loaded
 
 
-def known_frame(detector: str, model: Path) -> FrameSettings:
+def known_frame(detector: str | None, model: Path) -> FrameSettings:
     """How a model that can see elements relative to any detector sees one of ours."""
     from ringflow.sim.geometry import detector_names, load_detector
     from ringflow.sim.tracker import frame_of
 
-    if detector not in detector_names():
+    if detector is None or detector not in detector_names():
+        unknown = "which detector events are of" if detector is None else f"the detector {detector!r}"
+        named = model.stem if model.parent == shipped.WEIGHTS else model
         raise UsageError(
-            f"{model.name} does not know the detector {detector!r}; make a model that does: "
-            f"ringflow adapt DATASET --model {model.stem} --out {model.stem}_{detector}.safetensors"
+            f"{model.name} does not know {unknown}; make a model that does: "
+            f"ringflow adapt DATASET --model {named} --out {model.stem}_{detector or 'adapted'}.safetensors"
         )
     return frame_of(load_detector(detector))
 

@@ -240,13 +240,17 @@ class Model(nn.Module):
         """Whether it can take elements of a detector as they are."""
         return self.frame is not None or self.settings.features == "absolute"
 
-    def see(self, batch: ElementBatch) -> ElementBatch:
-        """Elements as they were measured, as the network knows them: what everything below takes."""
+    def require_bound(self) -> None:
+        """Refuse to look at elements of nobody knows which detector."""
         if not self.is_bound:
             raise UsageError(
                 "the network sees elements relative to a detector and was not told which one; make one that knows it: "
-                "ringflow adapt DATASET --model any --out model.safetensors"
+                "ringflow adapt DATASET --model FILE --out adapted.safetensors"
             )
+
+    def see(self, batch: ElementBatch) -> ElementBatch:
+        """Elements as they were measured, as the network knows them: what everything below takes."""
+        self.require_bound()
         return batch if self.frame is None else self.frame.see(batch)
 
     @property

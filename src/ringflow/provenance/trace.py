@@ -553,6 +553,8 @@ class _Trace:
         node.facts |= _picked(card, "detector", "parameters", "training", "pruned", "metrics")
         if "pruned_from" in card:
             node.sources.append(("pruned from", self._recorded_file(card["pruned_from"], card)))
+        elif "adapted" in card:
+            node.sources.append(("adapted from", self._recorded_file(card["adapted"]["model"], card)))
         else:
             self._trained(node, card, path.parent)
         return node

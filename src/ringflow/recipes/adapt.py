@@ -14,8 +14,9 @@ Nothing is trained; the weights stay as they are.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -26,8 +27,9 @@ from ringflow.base.log import say
 from ringflow.base.provenance import collect, describe_input
 from ringflow.base.rundir import require_suffix, write_errors
 from ringflow.elements.batch import from_block
-from ringflow.elements.frame import Curve, Frame, FrameSettings, what_is_usual
-from ringflow.event.block import Collection, EventBlock, concatenate
+from ringflow.elements.features import essential_columns
+from ringflow.elements.frame import Curve, Frame, FrameSettings, balance, what_is_usual
+from ringflow.event.block import Collection, EventBlock, concatenate, require_finite
 from ringflow.infer.inputs import open_input
 from ringflow.infer.shipped import model_file
 from ringflow.models.file import LoadedModel, load_model, save_model
@@ -53,6 +55,8 @@ _FEWEST_TRACKS = 200
 _FEWEST_PER_BIN = 8
 #: How near to each other (mm) the points of tracks on a face lie.
 _FLAT = 5.0
+#: Share of those from there on that lie on an endcap.
+_MOSTLY = 0.7
 _SIDES = (0, *range(4, 25))
 
 
@@ -80,59 +84,60 @@ def adapt(
             f"{path.name} sees elements as they lie in its own detector and cannot be adapted without training; give a model "
             "that sees them relative to it (--model any), or train with start=" + path.name
         )
-    if not Path(source).exists() and (names := detector_names()) and split_variation(source)[0] not in names:
-        raise InputFileError(
-            f"nothing at {source}; give the folder of a dataset, an EDM4hep ROOT file, or a detector: {', '.join(names)} or "
-            "its TOML file"
-        )
-    if not Path(source).is_dir() and (source.endswith(".toml") or split_variation(source)[0] in detector_names()):
-        frame, found = frame_of(load_detector(split_variation(source)[0])), dict[str, Any]()
-        said: dict[str, Any] = {"events": 0, "given": {"detector": frame.detector}}
+    if Path(source).exists() and not source.endswith(".toml"):
+        frame, said = _measured(Path(source), loaded, match, events, profile)
     else:
-        frame, found, said = _measured(Path(source), loaded, match, events, profile)
-    known = loaded.card.get("detector")
+        frame = _given(source)
+        if match == "features":
+            raise UsageError(
+                f"--match features compares events, and {source} has none; give a dataset or an EDM4hep file"
+            )
+        match, said = "geometry", {"events": 0, "given": {"detector": frame.detector}}
+    adapted = {"from": loaded.card.get("detector"), "model": describe_input(path), "match": match, **said}
     loaded.model.bind(frame)
-    card = {
-        **loaded.card,
-        "detector": frame.detector,
-        "adapted": {
-            "from": known,
-            "model": describe_input(path),
-            "match": match,
-            **said,
-            "provenance": collect({}, {}),
-        },
-    }
+    before = {name: value for name, value in loaded.card.items() if name != "pruned_from"}  # which that model says
+    card = {**before, "detector": frame.detector, "adapted": {**adapted, "provenance": collect({}, {})}}
     with write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     save_model(out, loaded.model, threshold=loaded.threshold, card=card)
     summary = frame.model_dump(mode="json", include={"radius", "z", "half_length", "sides", "ecal_scale", "hcal_scale"})
-    return {"path": str(out), "detector": frame.detector, "match": match, "events": said["events"], **summary, **found}
+    told = {"path": str(out), "detector": frame.detector, "match": match, "events": said["events"], **summary}
+    return {**told, "matched": sorted(frame.matched)} if frame.matched else told
+
+
+def _given(name: str) -> FrameSettings:
+    """That of a detector file, or of one of ours; what is not off by chance is the same for all that vary."""
+    if not name.endswith(".toml") and split_variation(name)[0] not in (names := detector_names()):
+        raise InputFileError(
+            f"nothing at {name}; give the folder of a dataset, an EDM4hep ROOT file, or a detector: {', '.join(names)} or its "
+            "TOML file"
+        )
+    return frame_of(load_detector(name))
 
 
 def _measured(
     path: Path, loaded: LoadedModel, match: Match, events: int, profile: str | None
-) -> tuple[FrameSettings, dict[str, Any], dict[str, Any]]:
+) -> tuple[FrameSettings, dict[str, Any]]:
+    """That of events, and what to remember of these."""
     given = open_input(path, None, events, profile)
     kinds = loaded.model.kinds
     block = concatenate(
         [EventBlock(one.event_number, {kind: one[kind] for kind in kinds}) for one in given.blocks(kinds)]
     )
+    require_finite(block, {kind: essential_columns(kind) for kind in kinds})
     frame = measured_frame(block["track"], given.detector)
+    said = {"events": len(block), "given": given.identity}
+    if match == "geometry":
+        return frame, said
+    seen = loaded.card.get("seen")
+    if not isinstance(seen, Mapping) or not isinstance(seen.get("quantiles"), Mapping):
+        raise InputFileError("the model does not say what it has seen; use --match geometry, or train it again")
     elements = from_block(block, kinds[1])
-    seen: Mapping[str, Any] = loaded.card.get("seen", {})
-    found: dict[str, Any] = {}
-    if match != "geometry":
-        if not seen:
-            raise InputFileError("the model does not say what it has seen; use --match geometry, or train it again")
-        now = what_is_usual(Frame(frame, kinds).see(elements), kinds)
-        frame = _scaled(frame, now["balance"], seen.get("balance"))
-    usual = what_is_usual(Frame(frame, kinds).see(elements), kinds)
+    frame = _scaled(frame, balance(Frame(frame, kinds).see(elements), kinds), seen.get("balance"))
     if match == "features":
-        matched = _matched(usual["quantiles"], seen["quantiles"])
-        frame = frame.model_copy(update={"matched": matched})
-        found["matched"] = sorted(matched)
-    return frame, found, {"events": len(block), "given": given.identity}
+        usual = what_is_usual(Frame(frame, kinds).see(elements), kinds)
+        frame = frame.model_copy(update={"matched": _matched(usual["quantiles"], seen["quantiles"])})
+    return frame, said
 
 
 def measured_frame(tracks: Collection, detector: str) -> FrameSettings:
@@ -152,14 +157,19 @@ def measured_frame(tracks: Collection, detector: str) -> FrameSettings:
         raise DatasetError(
             f"only {len(x)} tracks reach the calorimeter, too few to see where it begins; give more events"
         )
-    in_endcap, face_z = _flat(np.abs(z))
-    radius, sides = _barrel(x[~in_endcap], y[~in_endcap])
-    like = frame_of(load_detector(detector if detector in detector_names() else detector_names()[0]))
+    z = np.abs(z)
+    face_z = _endcap(z)
+    in_barrel = z < face_z - _FLAT
+    radius, sides = _barrel(x[in_barrel], y[in_barrel])
+    named = detector if detector in (names := detector_names()) else names[0]
+    if named != detector:
+        say(f"how deep {detector} is in interaction lengths is not measured: taken to be as {named}")
+    like = frame_of(load_detector(named))
     measured: dict[str, Any] = {
         "detector": detector,
         "radius": round(radius, 1),
         "z": round(face_z, 1),
-        "half_length": round(min(float(np.quantile(np.abs(z[~in_endcap]), 0.999)), face_z), 1),
+        "half_length": round(float(np.quantile(z[in_barrel], 0.999)), 1),
         "sides": sides,
         "hits": None,
         "errors": {},
@@ -170,7 +180,7 @@ def measured_frame(tracks: Collection, detector: str) -> FrameSettings:
     if "num_hits" in tracks.columns:
         stiff = tracks["pt"] > 1.0
         measured["hits"] = _filled([_middle(tracks["num_hits"][stiff & (region == row)]) for row in bins])
-    cells = np.digitize(np.log(momentum), np.convolve(np.log(like.momenta), (0.5, 0.5), "valid"))
+    cells = np.digitize(momentum, [math.sqrt(low * high) for low, high in pairwise(like.momenta)])
     for parameter in like.errors:
         if (name := f"sigma_{parameter}") not in tracks.columns:
             continue
@@ -184,21 +194,24 @@ def measured_frame(tracks: Collection, detector: str) -> FrameSettings:
     return FrameSettings.model_validate({**like.model_dump(), **measured})
 
 
-def _flat(z: Any) -> tuple[Any, float]:
-    """Which points lie on the endcaps, which are flat, and where those are."""
+def _endcap(z: Any) -> float:
+    """Where the endcaps are, which are flat, by the |z| of points on the face."""
     values, counts = np.unique(np.round(z), return_counts=True)
     around = np.array([counts[np.abs(values - value) <= 1.0].sum() for value in values])
-    place = float(values[around.argmax()])
+    place = values[around.argmax()]
     on = np.abs(z - place) <= _FLAT
-    if on.sum() < _FEWEST_TRACKS // 10 or (z > place + _FLAT).mean() > 0.02:
+    # Some go on behind it, through the hole for the beam or past its edge.
+    if on.sum() < max(_FEWEST_TRACKS // 10, _MOSTLY * (z >= place - _FLAT).sum()):
         raise DatasetError(
             "the points where tracks enter the calorimeter do not lie on its endcaps; they say nothing of its face"
         )
-    return on, float(np.median(z[on]))
+    return float(np.median(z[on]))
 
 
 def _barrel(x: Any, y: Any) -> tuple[float, int]:
     """Distance of the sides from the axis and their number, 0 for a round barrel: those that make the points flattest."""
+    if len(x) < _FEWEST_TRACKS // 10:
+        raise DatasetError(f"only {len(x)} tracks enter the barrel, too few to see where it begins; give more events")
     found = []
     for sides in _SIDES:
         across = np.hypot(x, y)
@@ -242,7 +255,9 @@ def _filled_rows(table: Sequence[list[float] | None]) -> list[list[float]] | Non
 def _scaled(frame: FrameSettings, now: Sequence[float] | None, there: Sequence[float] | None) -> FrameSettings:
     """With the scales at which clusters agree with tracks as they did where the network has learned."""
     if now is None or there is None:
-        say("too few isolated tracks to compare the calorimeters with: their scales stay as they are")
+        say(
+            "too few isolated tracks whose energy is about that of clusters there: scales of ECAL and HCAL stay as they are"
+        )
         return frame
     scales = [float(f"{here / known:.4g}") for here, known in zip(now, there, strict=True)]
     if not all(_SCALES[0] < scale < _SCALES[1] for scale in scales):
@@ -261,7 +276,7 @@ def _matched(here: Mapping[str, Sequence[float]], there: Mapping[str, Sequence[f
             continue
         pairs = list(zip(here[name], there[name], strict=True))[_FOLLOWED]
         # Values that many elements share make no step; beyond the ends the shift stays what it is there.
-        rising = [pairs[0], *(after for before, after in itertools.pairwise(pairs) if after[0] > before[0] + 1e-6)]
+        rising = [pairs[0], *(after for before, after in pairwise(pairs) if after[0] > before[0] + 1e-6)]
         (low, low_to), (high, high_to) = rising[0], rising[-1]
         if len(rising) > 1:
             curves[name] = [(low - 100.0, low_to - 100.0), *rising, (high + 100.0, high_to + 100.0)]

@@ -27,10 +27,12 @@ from ringflow.infer.export import (
 )
 from ringflow.infer.inputs import open_input
 from ringflow.infer.runtime import Description, EventRuntime
+from ringflow.infer.session import load_for
 from ringflow.infer.shipped import model_file
-from ringflow.models.file import LoadedModel, load_model
+from ringflow.models.file import LoadedModel
 from ringflow.recipes.cost import cost
 from ringflow.sim.blocks import SimulatedBlocks
+from ringflow.sim.geometry import detector_names
 from ringflow.sim.settings import GeneratorSettings, ProductionSettings, SimulateSettings
 
 #: Events the file is compared on, and those that ranges of int8 are measured on, unless the user says otherwise.
@@ -61,7 +63,7 @@ def export(
     path = model_file(model)
     if path.suffix == ".onnx":
         raise UsageError(f"{path} is exported already; give a model file, the folder of a run, or `shipped`")
-    loaded = load_model(path)
+    loaded = load_for(path, None)
     if int8 and calibrate is not None:
         Dataset(calibrate)  # a wrong folder is told before the work
     if triton is not None:
@@ -110,11 +112,12 @@ def _blocks(loaded: LoadedModel, check: Path | None, events: int) -> Iterator[Ev
     """Events to compare on: those of a dataset, or newly simulated ones."""
     if check is not None:
         return open_input(check, None, events, None).blocks(loaded.model.kinds)
-    return _simulated(str(loaded.card.get("detector") or "clic"), loaded.model.kinds)
+    return _simulated(loaded.card.get("detector"), loaded.model.kinds)
 
 
-def _simulated(detector: str, kinds: Sequence[str]) -> Iterator[EventBlock]:
-    """Events of the detector that the network was trained for."""
+def _simulated(known: object, kinds: Sequence[str]) -> Iterator[EventBlock]:
+    """Events of the detector that the network was trained for, or of another one where that is none of ours."""
+    detector = known if isinstance(known, str) and known in detector_names() else "clic"
     settings = SimulateSettings(
         detector=detector,
         generator=GeneratorSettings(sample=_SAMPLE, seed=_SEED),

@@ -81,9 +81,7 @@ def prune_and_tune(
     if check is not None:
         Dataset(check)  # a wrong folder is told before the work
     loaded = load_model(path)
-    settings = settings.model_copy(
-        update={"model": loaded.model.settings, "start": str((out / PRUNED_FILE).absolute())}
-    )
+    settings = settings.model_copy(update={"model": loaded.model.settings, "start": str(path)})
     require_data(settings)
     kept = _kept(loaded.model.settings, share, heads)
     with prepared(out, marks=(RUN_FILE,), overwrite=overwrite):
@@ -91,7 +89,7 @@ def prune_and_tune(
             _refuse_other(out, kept)
         else:
             _prune(loaded, path, settings, out, kept)
-    done = train(settings, out)
+    done = train(_from_pruned(settings, out), out)
     tuned = Path(done["model"])
     files = {"before": path, "pruned": out / PRUNED_FILE, "tuned": tuned}
     rows = [{"network": name, "parameters": load_model(file).model.num_parameters} for name, file in files.items()]
@@ -116,17 +114,23 @@ def _refuse_other(out: Path, kept: dict[str, int]) -> None:
 
 def _prune(loaded: LoadedModel, path: Path, settings: TrainSettings, out: Path, kept: dict[str, int]) -> None:
     """Write the network without what matters least."""
-    write_atomic(out / RUN_FILE, json.dumps(collect(settings, {"training": settings.seed}), indent=1) + "\n")
+    record = collect(_from_pruned(settings, out), {"training": settings.seed})
+    write_atomic(out / RUN_FILE, json.dumps(record, indent=1) + "\n")
     device = choose_device(settings.compute.device)
-    network, before = loaded.model.to(device), loaded.model.settings
+    network, whole = loaded.model.to(device), loaded.model.settings
     say(
-        f"measuring what matters, to keep {kept['heads']} of {before.heads} heads, {kept['hidden']} of {before.hidden} channels"
+        f"measuring what matters, to keep {kept['heads']} of {whole.heads} heads, {kept['hidden']} of {whole.hidden} channels"
     )
     with open_training_data(settings, device, out) as data:
         found = importance(network, _batches(data.sources[0].chunk(0), device), settings.loss)
     smaller = prune(network, found, **kept)
-    card = {**loaded.card, "pruned": kept, "pruned_from": describe_input(path)}
+    before = {name: value for name, value in loaded.card.items() if name != "adapted"}  # which that model says
+    card = {**before, "pruned": kept, "pruned_from": describe_input(path)}
     save_model(out / PRUNED_FILE, smaller, threshold=loaded.threshold, card=card)
+
+
+def _from_pruned(settings: TrainSettings, out: Path) -> TrainSettings:
+    return settings.model_copy(update={"start": str((out / PRUNED_FILE).absolute())})
 
 
 def _batches(chunk: ElementBatch, device: torch.device) -> Iterator[ElementBatch]:
@@ -196,6 +200,7 @@ def prune(model: Model, found: Importance, *, heads: int, hidden: int) -> Model:
             best = found.heads_LH[layer].topk(heads).indices.sort().values
             weights |= {name: _of_heads(name, value, best, settings.heads) for name, value in weights.items()}
         new.load_state_dict(weights)
+    smaller.bind(None if model.frame is None else model.frame.settings)
     return smaller.eval()
 
 

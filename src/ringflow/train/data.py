@@ -38,6 +38,8 @@ from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth
 from ringflow.elements.batch import ElementBatch, build, from_block, join, target_collection
 from ringflow.elements.frame import Frame, FrameSettings, what_is_usual
 from ringflow.event.block import EventBlock, concatenate
+from ringflow.infer.shipped import model_file
+from ringflow.models.file import load_model
 from ringflow.models.model import Model
 from ringflow.sim.detector import Detector
 from ringflow.sim.generator import GeneratedEvents, block_seed, sample_name
@@ -135,6 +137,7 @@ def require_data(settings: TrainSettings) -> None:
         for detector in detectors_of(settings.detector):
             load_detector(detector)
     else:
+        _frames(settings, torch.device("cpu"))
         for name in _names(settings.data):
             require_learnable(Dataset(name), detector_name(settings.detector), settings.model.calorimeter)
 
@@ -175,13 +178,20 @@ def detector_name(detector: str) -> str:
 
 
 def _frames(settings: TrainSettings, device: torch.device) -> dict[str, Frame]:
-    """By name of the detector how its elements are seen; empty where they are seen as they are."""
+    """By name of the detector how its elements are seen, as the network to start from does if it is for that detector; empty
+    where they are seen as they are."""
     if settings.model.features == "absolute":
         return {}
+    known: dict[str, FrameSettings] = {}
+    if settings.start is not None:
+        path = model_file(Path(settings.start))  # also where a training goes on: it has to see what it saw before
+        if (frame := load_model(path).model.frame) is not None:
+            known[frame.settings.detector] = frame.settings
     kinds = ("track", settings.model.calorimeter)
     return {
-        detector_name(detector): Frame(frame_of(load_detector(detector)), kinds).to(device)
+        name: Frame(known.get(name) or frame_of(load_detector(detector)), kinds).to(device)
         for detector in detectors_of(settings.detector)
+        for name in [detector_name(detector)]
     }
 
 
