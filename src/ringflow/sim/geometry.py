@@ -84,7 +84,7 @@ STANDARD_VARIATION = {
     "faults": 5.0,
     "clustering": 3.0,
     "strays": 7.0,
-    "following": 3.0,
+    "following": 5.0,
 }
 MOST_VARIATION = 0.5
 
