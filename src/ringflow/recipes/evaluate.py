@@ -311,7 +311,7 @@ def _told(manifest: Manifest) -> dict[str, str]:
     settings = told.get("settings")
     profile = settings.get("profile") if isinstance(settings, dict) else None
     by = told.get("reconstruction", profile.get("candidates") if isinstance(profile, dict) else None)
-    found = {"source": told.get("source"), "truth_by": told.get("truth")}
+    found = {"source": told.get("source"), "definition_of_truth": told.get("truth")}
     found |= {"candidates_by": by} if "candidate" in manifest.columns else {}
     return {name: printable(text) for name, text in found.items() if isinstance(text, str) and text}
 

@@ -203,7 +203,7 @@ def test_candidates_of_a_dataset_have_the_name_that_it_tells(
     assert done.code == 0
     entry = json.loads((tmp_path / "report" / "metrics.json").read_text())["samples"]["outside"]
     page = report_page(tmp_path / "report").read_text("utf-8")
-    assert (entry["source"], entry["truth_by"]) == ("full simulation", "generated")
+    assert (entry["source"], entry["definition_of_truth"]) == ("full simulation", "generated")
     assert "<b>full simulation</b>" in page
     assert "PF of the dataset" in page
     said = next(line for line in done.stderr.splitlines() if "came with the dataset" in line)
