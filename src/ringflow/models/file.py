@@ -52,16 +52,26 @@ class LoadedModel:
     card: dict[str, Any] = field(default_factory=dict)
 
 
-def save_model(path: Path, model: Model, *, threshold: float = 0.5, card: Mapping[str, Any] | None = None) -> None:
-    """Write a model file; it appears whole or not at all."""
+def save_model(
+    path: Path,
+    model: Model,
+    *,
+    threshold: float = 0.5,
+    card: Mapping[str, Any] | None = None,
+    frame: FrameSettings | None = None,
+) -> None:
+    """Write a model file; it appears whole or not at all. It sees elements relative to the detector that it does now, or the
+    one of a `frame`."""
     record = {
         "settings": model.settings.model_dump(mode="json"),
         "features": feature_names(model.kinds),
         "threshold": threshold,
         "card": dict(card or {}),
     }
-    if model.frame is not None:
-        record[_FRAME] = model.frame.settings.model_dump(mode="json")
+    if frame is None and model.frame is not None:
+        frame = model.frame.settings
+    if frame is not None:
+        record[_FRAME] = frame.model_dump(mode="json")
     write_described(path, model, MODEL_KEY, record)
 
 

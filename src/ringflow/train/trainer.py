@@ -235,9 +235,8 @@ class Trainer:
             names = [MODEL_FILE, LAST_MODEL_FILE]
         training = {"steps": state.step, "events": state.events}
         card = {"settings": self._described, **self.data.card, "metrics": found, "training": training}
-        model.bind(self.data.frame)
         for name in names if self._world.is_first else ():
-            save_model(self.folder / name, model, card=card)
+            save_model(self.folder / name, model, card=card, frame=self.data.frame)
         self._mark = time.perf_counter()
 
     def _figures(self, model: Model) -> dict[str, float | None]:
