@@ -3,7 +3,7 @@
 The first events are compared: where tracks enter the calorimeter, the magnetic field, and the distribution of every feature as
 the network sees it. What depends on the collision alone (other processes, single particles, pile-up, few events) is no
 difference; thresholds are between what was measured of that and of other detectors, see `docs/how-to/reconstruct.md`. Costs
-some 20 ms.
+less than 0.1 s.
 """
 
 from __future__ import annotations

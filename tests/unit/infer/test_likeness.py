@@ -140,6 +140,16 @@ def test_few_elements_are_no_difference(ttbar: Callable[[str], EventBlock], sess
     assert likeness(session, Given([])) == Likeness("like", 0)
 
 
+@pytest.mark.parametrize(("tracks", "verdict"), [(9, "like"), (10, "hopeless")])
+def test_few_strange_elements_say_nothing(
+    tracks: int, verdict: str, ttbar: Callable[[str], EventBlock], session: Session
+):
+    block = changed(moved(ttbar("clic"), 1.5), "track", num_hits=lambda hits: 0 * hits + 228).take(0, 1)
+    first = {name: values[:tracks] for name, values in block["track"].columns.items()}
+    few = EventBlock(block.event_number, {**block.collections, "track": Collection(np.array([tracks]), first)})
+    assert likeness(session, Given([few])).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("detector", "field", "verdict"), [("cld", 2.0, "hopeless"), ("ild", 3.5, "hopeless"), ("sid", 5.0, "unlike")]
 )
