@@ -84,7 +84,7 @@ def load_model(path: Path) -> LoadedModel:
             frame = FrameSettings.model_validate(record[_FRAME]) if _FRAME in record else None
         except pydantic.ValidationError as error:
             what = error.errors()[0]
-            place = ".".join(map(str, what["loc"]))[:100]
+            place = ".".join(map(str, what["loc"]))[:100] or _FRAME
             raise InputFileError(
                 f"{path} has settings this version does not know ({place}: {what['msg']}); "
                 "use the version of ringflow that trained it"

@@ -272,3 +272,14 @@ def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], said: st
 def test_a_curve_of_no_feature_is_refused() -> None:
     with pytest.raises(ValueError, match="no feature 'cluster_colour'"):
         seen(random_elements([3]), matched={"cluster_colour": [(0.0, 0.0), (1.0, 1.0)]})
+
+
+def test_all_of_it_is_where_the_elements_are() -> None:
+    # On an accelerator nothing can be computed of tensors of two devices; on none either.
+    given = random_elements([30]).to("meta")
+    changes = {"hits": None, "ecal_scale": 1.1, "matched": {"cluster_mean_depth": [(0.0, 1.0), (4.0, 3.0)]}}
+    for settings in (SETTINGS, SETTINGS.model_copy(update=changes)):
+        found = Frame(settings, KINDS).to("meta").see(given)
+        assert {found.features_NF.device.type, found.reference_N4.device.type} == {"meta"}
+        with pytest.raises((RuntimeError, NotImplementedError), match=r"device|meta"):
+            Frame(settings, KINDS).see(given)

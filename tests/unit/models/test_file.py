@@ -18,6 +18,8 @@ from ringflow.elements.batch import random_elements
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
+from ringflow.sim.geometry import load_detector
+from ringflow.sim.tracker import frame_of
 
 SETTINGS = {"backbone": "kernel", "width": 16, "heads": 2, "layers": 1, "hidden": 16}
 
@@ -146,3 +148,52 @@ def test_weights_of_another_type(path: Path):
     bias = load_file(path)["heads.out.bias"]
     rewrite(path, described(path), **{"heads.out.bias": bias.half()})
     assert "heads.out.bias is F16" in refusal(path)
+
+
+def relative() -> Model:
+    torch.manual_seed(1)
+    return Model(ModelSettings.model_validate({**SETTINGS, "features": "relative"})).eval()
+
+
+def test_what_a_network_knows_of_its_detector_comes_back(tmp_path: Path):
+    path, model, batch = tmp_path / "model.safetensors", relative(), random_elements([30, 20])
+    save_model(path, model)
+    assert load_model(path).model.frame is None
+    frame = frame_of(load_detector("ild")).model_copy(
+        update={"hcal_scale": 1.2, "matched": {"track_dedx": [(0.0, 1.0), (1.0, 2.5)]}}
+    )
+    save_model(path, model, frame=frame)  # for a network that itself goes on with any
+    assert model.frame is None
+    loaded = load_model(path).model
+    assert loaded.frame is not None
+    assert loaded.frame.settings == frame
+    model.bind(frame)
+    again = tmp_path / "again.safetensors"
+    save_model(again, model)
+    assert again.read_bytes() == path.read_bytes()
+    seen, expected = (one.see(batch) for one in (loaded, model))
+    assert torch.equal(seen.features_NF.nan_to_num(-9.0), expected.features_NF.nan_to_num(-9.0))
+    assert not torch.equal(seen.features_NF.nan_to_num(-9.0), batch.features_NF.nan_to_num(-9.0))
+    model.bind(None)
+    save_model(path, model)
+    assert load_model(path).model.frame is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"radius": -1.0}, "radius"),
+        ({"eta_edges": [1.0, 0.5]}, "must rise"),
+        ({"colour": "red"}, "colour"),
+        ({"matched": {"cluster_colour": [[0.0, 0.0], [1.0, 1.0]]}}, "no feature 'cluster_colour'"),
+    ],
+)
+def test_a_broken_frame_is_refused(tmp_path: Path, changes: dict[str, Any], said: str):
+    path, model = tmp_path / "model.safetensors", relative()
+    model.bind(frame_of(load_detector("clic")))
+    save_model(path, model)
+    record = described(path)
+    rewrite(path, {**record, "frame": {**record["frame"], **changes}})
+    assert said in refusal(path)
+    rewrite(path, {**record, "frame": "clic"})
+    assert "frame" in refusal(path)

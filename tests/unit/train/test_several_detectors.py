@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fixtures.detectors import events_in, write_events
+from fixtures.detectors import write_events
 from ringflow.base.errors import RingflowError, UsageError
 from ringflow.elements.batch import from_block
 from ringflow.elements.features import feature_names
