@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # An EDM4hep file has the field of a detector that is known: the events of a gun in one.
     sizes = ["production.events=12", "production.events_per_shard=5", "production.block_events=3"]
     simulate(SimulateSettings.resolve(None, ["generator.sample=gun_photon", "generator.seed=7", *sizes]), root / "gun")
-    reconstruct(root / "gun", root / "out.root", model=root / "run", device="cpu")
+    reconstruct(root / "gun", root / "out.root", model=root / "run", device="cpu", force=True)  # it knows `fake` alone
     return root
 
 
