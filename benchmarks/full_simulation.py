@@ -15,7 +15,7 @@ those of `ringflow evaluate`, with 68 % intervals.
 - **Paired**: every row as a ratio to the candidates, and to the first network (adapted ones to the first that is adapted), in
   which events fluctuate together; these intervals are narrower than those of the figures.
 
-Cost: see the page of docs/explanation that shows the tables; 1,000 events of ours are most of it.
+Cost: 45 s of processor time for 25 events, 1,000 and again 25 of ours, the rules and one network; each further one 10 to 15 s.
 """
 
 from __future__ import annotations
