@@ -46,6 +46,8 @@ class FrameSettings(Settings):
     half_length: Positive
     z: Positive
     sides: int = Field(default=0, ge=0, le=64)
+    #: Sides of the surface on which tracks are said to enter, where it is not the face itself: a cylinder inside of it.
+    entry_sides: int | None = Field(default=None, ge=0, le=64)
     #: Depth behind the face (mm) and interaction lengths up to there, in barrel and endcaps.
     barrel_lengths: Curve
     endcap_lengths: Curve
@@ -96,10 +98,11 @@ class Frame(nn.Module):
         super().__init__()
         self.settings = settings
         self._names = feature_names(kinds)
-        self._places = [
-            (self._names.index(radius), self._names.index(z))
-            for radius, z in (("track_calo_radius", "track_calo_z"), (f"{kinds[1]}_radius", f"{kinds[1]}_z"))
-        ]
+        entry = settings.sides if settings.entry_sides is None else settings.entry_sides
+        self._places = (
+            ("track_calo_radius", "track_calo_z", entry),
+            (f"{kinds[1]}_radius", f"{kinds[1]}_z", settings.sides),
+        )
         for name, curve in (("barrel", settings.barrel_lengths), ("endcap", settings.endcap_lengths)):
             self._table(f"{name}_K2", curve)
         self._table("edges", settings.eta_edges)
@@ -126,11 +129,10 @@ class Frame(nn.Module):
         missing = features_NF.isnan()
         column = dict(zip(self._names, features_NF.nan_to_num(0.0).unbind(1), strict=True))
         unknown: list[str] = []
-        for radius, z in self._places:
-            depth, in_endcap = self._place(
-                column[self._names[radius]] * _METRE, column[self._names[z]] * _METRE, position_N2[:, 1]
+        for radius, z, sides in self._places:
+            column[radius], column[z] = self._place(
+                column[radius] * _METRE, column[z] * _METRE, position_N2[:, 1], sides
             )
-            column[self._names[radius]], column[self._names[z]] = depth, in_endcap
         self._tracks(column, unknown)
         factor = self._scaled(column)
         for name in self.settings.matched:
@@ -143,12 +145,12 @@ class Frame(nn.Module):
             reference_N4 = reference_N4 * scale
         return torch.where(missing, torch.nan, seen), reference_N4
 
-    def _place(self, radius: Tensor, z: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
+    def _place(self, radius: Tensor, z: Tensor, phi: Tensor, sides: int) -> tuple[Tensor, Tensor]:
         """Interaction lengths behind the face along the ray from the origin (in front: negative), and whether in an endcap."""
         settings = self.settings
         cosine = torch.ones_like(phi)
-        if settings.sides:
-            cosine = torch.cos(phi - normal_of_side(torch.cos(phi), torch.sin(phi), settings.sides))
+        if sides:
+            cosine = torch.cos(phi - normal_of_side(torch.cos(phi), torch.sin(phi), sides))
         radius, height = radius.clamp_min(1.0), z.abs()
         distance = torch.hypot(radius, height)
         in_barrel = settings.radius * height <= settings.half_length * radius * cosine

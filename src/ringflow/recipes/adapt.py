@@ -58,6 +58,9 @@ _FLAT = 5.0
 #: Share of those from there on that lie on an endcap.
 _MOSTLY = 0.7
 _SIDES = (0, *range(4, 25))
+#: Clusters by which sides are counted: above an energy (GeV), of which so much is in the ECAL, in the middle of the barrel.
+_ECAL_ENERGY, _ECAL_ALONE, _MIDDLE_OF_BARREL, _FEWEST_CLUSTERS = 0.5, 0.98, 0.9, 60
+_CLEARLY = 0.7
 
 
 def adapt(
@@ -125,7 +128,7 @@ def _measured(
         [EventBlock(one.event_number, {kind: one[kind] for kind in kinds}) for one in given.blocks(kinds)]
     )
     require_finite(block, {kind: essential_columns(kind) for kind in kinds})
-    frame = measured_frame(block["track"], given.detector)
+    frame = measured_frame(block["track"], block.collections.get("cluster"), given.detector)
     said = {"events": len(block), "given": given.identity}
     if match == "geometry":
         return frame, said
@@ -140,8 +143,11 @@ def _measured(
     return frame, said
 
 
-def measured_frame(tracks: Collection, detector: str) -> FrameSettings:
-    """The frame of a detector by the tracks of unlabelled events: its face, and what is usual for tracks.
+def measured_frame(tracks: Collection, clusters: Collection | None, detector: str) -> FrameSettings:
+    """The frame of a detector by unlabelled events: its face, and what is usual for tracks.
+
+    Tracks tell where it begins, but those of some experiments are carried on to a cylinder inside of flat sides. How many
+    sides there are is told by the clusters in the ECAL: at the right number they are about equally deep.
 
     Where it is deep in interaction lengths is not measured: it is taken from our detector of the same name, or of the first
     one otherwise; calorimeters of today differ little in it.
@@ -160,7 +166,8 @@ def measured_frame(tracks: Collection, detector: str) -> FrameSettings:
     z = np.abs(z)
     face_z = _endcap(z)
     in_barrel = z < face_z - _FLAT
-    radius, sides = _barrel(x[in_barrel], y[in_barrel])
+    radius, entry = _barrel(x[in_barrel], y[in_barrel])
+    sides = entry if clusters is None else _sides(clusters, face_z, entry)
     named = detector if detector in (names := detector_names()) else names[0]
     if named != detector:
         say(f"how deep {detector} is in interaction lengths is not measured: taken to be as {named}")
@@ -171,6 +178,7 @@ def measured_frame(tracks: Collection, detector: str) -> FrameSettings:
         "z": round(face_z, 1),
         "half_length": round(float(np.quantile(z[in_barrel], 0.999)), 1),
         "sides": sides,
+        "entry_sides": None if entry == sides else entry,
         "hits": None,
         "errors": {},
     }
@@ -214,12 +222,7 @@ def _barrel(x: Any, y: Any) -> tuple[float, int]:
         raise DatasetError(f"only {len(x)} tracks enter the barrel, too few to see where it begins; give more events")
     found = []
     for sides in _SIDES:
-        across = np.hypot(x, y)
-        if sides:
-            step = 2.0 * np.pi / sides
-            azimuth = np.arctan2(y, x)
-            across = across * np.cos(azimuth - step * np.round(azimuth / step))
-        low, middle, high = np.quantile(across, (0.16, 0.5, 0.84))
+        low, middle, high = np.quantile(_across(x, y, sides), (0.16, 0.5, 0.84))
         found.append((high - low, sides, middle))
     # A round one unless sides make it flatter by far: points on a circle are flat for many sides, nearly.
     flattest = min(found)
@@ -229,6 +232,35 @@ def _barrel(x: Any, y: Any) -> tuple[float, int]:
             f"the points where tracks enter the barrel lie within {spread:.0f} mm of a face, not on it; they say nothing of it"
         )
     return float(middle), sides
+
+
+def _across(x: Any, y: Any, sides: int) -> Any:
+    """Distance of points from the axis, along the normal of the side above them."""
+    across = np.hypot(x, y)
+    if not sides:
+        return across
+    step = 2.0 * np.pi / sides
+    azimuth = np.arctan2(y, x)
+    return across * np.cos(azimuth - step * np.round(azimuth / step))
+
+
+def _sides(clusters: Collection, face_z: float, entry: int) -> int:
+    """The number of sides at which clusters of the ECAL in the barrel are equally deep; that of the tracks where this is not
+    clearly better."""
+    if not {"ecal_energy", "x", "y", "z"} <= clusters.columns.keys():
+        return entry
+    energy = clusters["energy"]
+    chosen = (energy > _ECAL_ENERGY) & (clusters["ecal_energy"] > _ECAL_ALONE * energy)
+    chosen &= np.abs(clusters["z"]) < _MIDDLE_OF_BARREL * face_z
+    x, y = (clusters[axis][chosen].astype(np.float64) for axis in "xy")
+    if len(x) < _FEWEST_CLUSTERS:
+        return entry
+    spread = {}
+    for sides in {entry, *_SIDES}:
+        low, high = np.quantile(_across(x, y, sides), (0.25, 0.75))
+        spread[sides] = float(high - low)
+    best = min(spread, key=lambda sides: spread[sides])
+    return best if spread[best] < _CLEARLY * spread[entry] else entry
 
 
 def _middle(values: Any) -> float | None:

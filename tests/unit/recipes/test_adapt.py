@@ -75,7 +75,8 @@ def other_scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("detector", DETECTORS)
 def test_the_measured_face_is_that_of_the_detector(detector: str) -> None:
-    found, known = measured_frame(events_in(detector)["track"], detector), frame_of(load_detector(detector))
+    block, known = events_in(detector), frame_of(load_detector(detector))
+    found = measured_frame(block["track"], block["cluster"], detector)
     assert found.radius == pytest.approx(known.radius, abs=1.0)
     assert found.z == pytest.approx(known.z, abs=1.0)
     assert found.sides == known.sides
@@ -96,8 +97,11 @@ def test_a_round_barrel_has_no_sides() -> None:
     x, y, z = (track[f"calo_{axis}"].astype(float) for axis in "xyz")
     in_barrel = np.abs(z) < 2300.0
     scale = np.where(in_barrel, 1600.0 / np.hypot(x, y), 1.0)
-    found = measured_frame(changed(block, "track", {"calo_x": x * scale, "calo_y": y * scale})["track"], "clic")
-    assert (found.sides, found.radius) == (0, pytest.approx(1600.0, abs=1.0))
+    on_cylinder = changed(block, "track", {"calo_x": x * scale, "calo_y": y * scale})["track"]
+    found = measured_frame(on_cylinder, None, "clic")
+    assert (found.sides, found.entry_sides, found.radius) == (0, None, pytest.approx(1600.0, abs=1.0))
+    found = measured_frame(on_cylinder, block["cluster"], "clic")  # which lie behind flat sides all the same
+    assert (found.sides, found.entry_sides) == (12, 0)
 
 
 def test_scales_are_found_around_tracks(network: Path, other_scale: Path, tmp_path: Path) -> None:
