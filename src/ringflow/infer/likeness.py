@@ -232,6 +232,11 @@ class _Usual(NamedTuple):
     def width(self) -> float:
         return max(self.high - self.low, _LEAST_WIDTH)
 
+    @property
+    def varies(self) -> bool:
+        """Whether it was more than a constant, such as the energy in the yoke of events without muons."""
+        return self.width > 1.01 * _LEAST_WIDTH
+
 
 def _usual(session: Reconstructor, names: tuple[str, ...]) -> dict[str, _Usual]:
     """By feature; without those that the network never saw, empty if it does not say."""
@@ -276,7 +281,7 @@ def _features(session: Reconstructor, block: EventBlock, *, without_places: bool
     }
     found: list[_Difference] = []
     missing: list[int] = []
-    varied = {name for name, one in usual.items() if one.width > 1.01 * _LEAST_WIDTH}
+    varied = {name for name, one in usual.items() if one.varies}
     plain = _told(session.card, "settings", "model", "features") != "relative"
     for number, name in enumerate(names):
         of_kind = features[kind == KINDS.index(name.split("_")[0]), number]
@@ -304,7 +309,7 @@ def _outside(name: str, values: Floats, usual: _Usual, plain: bool) -> _Differen
         return None
     there, here = (_shown(name, value, plain) for value in (usual.middle, float(np.median(values))))
     text = f"{_words(name)}: {share:.0%} outside of what it saw (usual {there}, here {here})"
-    return _Difference(share / _MANY_OUTSIDE, text, bool(np.mean(beyond > _FAR) >= _MOST_FAR))
+    return _Difference(share / _MANY_OUTSIDE, text, usual.varies and bool(np.mean(beyond > _FAR) >= _MOST_FAR))
 
 
 def _words(name: str) -> str:

@@ -210,6 +210,17 @@ def test_what_it_never_saw_is_said(ttbar: Callable[[str], EventBlock], telling: 
     assert (found.verdict, found.differences) == ("hopeless", ("track dedx: it never saw any",))
 
 
+def test_what_was_constant_leaves_hope(ttbar: Callable[[str], EventBlock], telling: Session):
+    session = Session(load_model(MODEL))
+    quantiles = {**telling.card["seen"]["quantiles"], "cluster_muon_share": [0.0] * 11}
+    session.card = {**telling.card, "seen": {"quantiles": quantiles}}
+    assert likeness(session, Given([ttbar("clic")])).verdict == "like"
+    behind = changed(ttbar("clic"), "cluster", muon_energy=lambda energy: energy + 1.0)
+    found = likeness(session, Given([behind]))
+    assert found.verdict == "unlike"
+    assert found.differences[0].startswith("cluster muon share: 100% outside of what it saw (usual 0, here ")
+
+
 def test_the_name_alone_is_no_difference(
     ttbar: Callable[[str], EventBlock], shipped: Session, capsys: pytest.CaptureFixture[str]
 ):
