@@ -107,7 +107,7 @@ def test_a_round_barrel_has_no_sides() -> None:
 def test_scales_are_found_around_tracks(network: Path, other_scale: Path, tmp_path: Path) -> None:
     found = adapt(str(other_scale), tmp_path / "mine.safetensors", model=network)
     assert found["hcal_scale"] == pytest.approx(1.25, rel=0.03)
-    assert found["ecal_scale"] == pytest.approx(1.0, rel=0.02)
+    assert found["ecal_scale"] == 1.0
     assert (found["detector"], found["match"], found["events"]) == ("mine", "scales", 60)
     made, before = load_model(tmp_path / "mine.safetensors"), load_model(network)
     assert made.model.frame is not None
@@ -125,6 +125,13 @@ def test_scales_are_found_around_tracks(network: Path, other_scale: Path, tmp_pa
         ratio = (batch.reference_N4 / right.reference_N4)[is_cluster, 3]
         assert (abs(float(ratio.quantile(0.05)) - 1.0) < 0.03) == close
     assert len(open_session(tmp_path / "mine.safetensors").reconstruct(events_in("clic", 5))) > 0
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_a_calibrated_detector_keeps_its_scales(network: Path, detector: str, tmp_path: Path) -> None:
+    folder = dataset_of(tmp_path / "data", events_in(detector), detector)
+    found = adapt(str(folder), tmp_path / "model.safetensors", model=network)
+    assert (found["ecal_scale"], found["hcal_scale"]) == (1.0, 1.0)
 
 
 def test_geometry_alone_leaves_the_scales(network: Path, other_scale: Path, tmp_path: Path) -> None:
