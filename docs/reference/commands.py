@@ -32,6 +32,7 @@ This page is written by `python docs/reference/commands.py` from the commands th
 
 #: What there is to read beside the help of a command.
 MORE = {
+    "adapt": "More: [Another detector without labels](../how-to/adapt.md).",
     "bench baseline": "It fits how the time grows from 25 to 200 pions per event.",
     "bench infer": """Rows of `engine`, `num_elements`, `events_per_second`, `cpu_ms_per_event` (all threads) and `peak_mb` (memory one event
 adds), each measured in a process of its own, the shortest of repeated runs. All engines compute the same function of arrays in memory, from raw
