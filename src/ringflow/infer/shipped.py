@@ -63,7 +63,7 @@ def described(name: str) -> dict[str, Any]:
         "elements": f"tracks and {settings['calorimeter']}s",
         "backbone": settings["backbone"],
         "parameters": card["parameters"],
-        "trained_on": [entry.get("simulated") or entry.get("path") for entry in card["data"]],
+        "trained_on": list(dict.fromkeys(entry.get("simulated") or entry.get("path") for entry in card["data"])),
         "jet_width": test,
         "uncertainties": path.with_name(f"{name}.uncertainty.safetensors").is_file(),
         "path": str(path),

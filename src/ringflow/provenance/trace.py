@@ -77,7 +77,7 @@ _SHOWN: dict[Kind, tuple[str, ...]] = {
     "report": ("code", "settings"),
     "dataset": ("sample", "detector", "events", "shards", "code", "seeds", "packages"),
     "shard": ("first_event", "last_event"),
-    "generator": ("kind", "sample", "simulated", "seed", "event", "block", "block_seed", "pythia8mc"),
+    "generator": ("kind", "sample", "simulated", "detector", "seed", "event", "block", "block_seed", "pythia8mc"),
     "file": ("bytes",),
 }
 _SHOWN_PACKAGES = ("torch", "numpy", "pythia8mc")
