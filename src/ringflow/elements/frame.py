@@ -211,7 +211,7 @@ _LOOKED_AT = 1 << 18
 def what_is_usual(batch: ElementBatch, kinds: Sequence[str]) -> dict[str, Any]:
     """How the features of elements are distributed, as a network sees them, and how calorimeters and tracks agree: by feature
     the values at `PROBABILITIES`, and the two numbers of `balance`, for JSON. What no element has is left out."""
-    features = batch.features_NF[:_LOOKED_AT].double()
+    features = batch.features_NF[:: max(-(-batch.num_elements // _LOOKED_AT), 1)].double()
     quantiles = {}
     for name, values in zip(feature_names(kinds), features.unbind(1), strict=True):
         there = values[~values.isnan()]

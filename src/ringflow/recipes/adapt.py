@@ -139,7 +139,10 @@ def _measured(
     if not isinstance(seen, Mapping) or not isinstance(seen.get("quantiles"), Mapping):
         raise InputFileError("the model does not say what it has seen; use --match geometry, or train it again")
     elements = from_block(block, kinds[1])
-    frame = _scaled(frame, balance(Frame(frame, kinds).see(elements), kinds), seen.get("balance"))
+    if kinds[1] == "cluster":
+        frame = _scaled(frame, balance(Frame(frame, kinds).see(elements), kinds), seen.get("balance"))
+    else:
+        say("hits say too little of the scales of ECAL and HCAL: these stay as they are")
     if match == "features":
         usual = what_is_usual(Frame(frame, kinds).see(elements), kinds)
         frame = frame.model_copy(update={"matched": _matched(usual["quantiles"], seen["quantiles"])})

@@ -242,3 +242,21 @@ def test_events_that_say_nothing_of_a_detector(network: Path, tmp_path: Path) ->
     assert (found["ecal_scale"], found["hcal_scale"]) == (1.0, 1.0)
     energy = {name: block["cluster"][name] * 0.35 for name in energy}
     assert "do not belong together" in by(dataset_of(tmp_path / "third", changed(block, "cluster", energy), "clic"))
+
+
+def test_a_network_of_hits_gets_no_scales(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds, block = ("track", "hit"), events_in("clic", 10)
+    model = random_network(features="relative", calorimeter="hit")
+    seen = Frame(frame_of(load_detector("clic")), kinds).see(from_block(block, "hit"))
+    save_model(tmp_path / "hits.safetensors", model, card={"detector": "clic", "seen": what_is_usual(seen, kinds)})
+    later = changed(block, "track", {"dedx": block["track"]["dedx"] * 1.7})
+    of = to_awkward(EventBlock(later.event_number, {kind: later[kind] for kind in kinds}))
+    hits = of.hit[[name for name in of.hit.fields if name != "cluster"]]
+    tracks = of.track[[name for name in of.track.fields if name != "particle"]]
+    write_dataset(tmp_path / "data", detector="mine", tracks=tracks, hits=hits)
+    out = tmp_path / "mine.safetensors"
+    found = adapt(str(tmp_path / "data"), out, model=tmp_path / "hits.safetensors", match="features")
+    assert "track_dedx" in found["matched"]
+    assert not any(name.startswith("hit_") for name in found["matched"])
+    assert "hits say too little" in capsys.readouterr().err
+    assert len(open_session(out).reconstruct(block)) > 0
