@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from fixtures.detectors import write_events
 from fixtures.fake_events import write_fake_dataset
+from fixtures.networks import random_network
 from ringflow.models.file import load_model, save_model
 from ringflow.models.model import Model
 from ringflow.models.settings import ModelSettings
 from ringflow.recipes.prune import PRUNED_FILE, tuning_settings
+from ringflow.sim.geometry import load_detector
+from ringflow.sim.tracker import frame_of
 from ringflow.train.settings import TrainSettings
 from ringflow.train.trainer import Trainer
 
@@ -110,3 +114,23 @@ def test_what_cannot_be(extra: list[str], message: str, model: Path, dataset: Pa
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_relative_network_goes_on_seeing_as_it_does(tmp_path: Path, command: Command):
+    dataset = write_events(tmp_path / "cld", "cld")
+    frame = frame_of(load_detector("cld")).model_copy(update={"hcal_scale": 1.2})
+    trained = TrainSettings.resolve(None, ["detector=clic,cld"]).model_dump(mode="json")
+    card = {"detector": "cld", "settings": trained, "adapted": {"model": {"file": "any.safetensors", "sha256": "0"}}}
+    save_model(tmp_path / "large.safetensors", random_network(features="relative"), card=card, frame=frame)
+    words = [*arguments(tmp_path / "large.safetensors", dataset, tmp_path / "run"), "compute.batch_elements=2000"]
+    done = command(*words)
+    assert done.code == 0, done.stderr
+    for name in (PRUNED_FILE, "model.safetensors"):
+        made = load_model(tmp_path / "run" / name)
+        assert made.model.settings.heads == 1
+        assert made.model.frame is not None
+        assert made.model.frame.settings == frame
+        assert made.card["detector"] == "cld"
+        assert "adapted" not in made.card  # it is the network that it was pruned from
+    again = command(*words)
+    assert again.code == 0, again.stderr
