@@ -230,9 +230,7 @@ def _barrel(x: Any, y: Any) -> tuple[float, int]:
     for sides in _SIDES:
         low, middle, high = np.quantile(_across(x, y, sides), (0.16, 0.5, 0.84))
         found.append((high - low, sides, middle))
-    # A round one unless sides make it flatter by far: points on a circle are flat for many sides, nearly.
-    flattest = min(found)
-    spread, sides, middle = found[0] if found[0][0] < 2.0 * max(flattest[0], 0.1) else flattest
+    spread, sides, middle = min(found)
     if spread > 2 * _FLAT:
         raise DatasetError(
             f"the points where tracks enter the barrel lie within {spread:.0f} mm of a face, not on it; they say nothing of it"
