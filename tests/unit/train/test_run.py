@@ -211,12 +211,12 @@ def test_every_preset_makes_a_network(name: str) -> None:
     assert Model(TrainSettings.resolve(name).model).num_parameters > 100_000
 
 
-def test_the_shipped_model_was_made_with_its_preset() -> None:
-    preset = TrainSettings.resolve("clic_base")
-    made = TrainSettings.model_validate(
-        load_model(shipped.MODEL).card["settings"]
-    )  # of what was not yet there: the default
-    for section in ("model", "loss", "optimizer", "length"):
+@pytest.mark.parametrize("name", shipped.model_names())
+def test_a_shipped_model_was_made_with_its_preset(name: str) -> None:
+    preset = TrainSettings.resolve(f"{name}_base")
+    card = load_model(shipped.WEIGHTS / f"{name}.safetensors").card
+    made = TrainSettings.model_validate(card["settings"])  # of what was not yet there: the default
+    for section in ("data", "detector", "model", "loss", "optimizer", "length"):
         assert getattr(made, section) == getattr(preset, section)
     assert made.compute.batch_elements == preset.compute.batch_elements
 
