@@ -173,7 +173,8 @@ def _face(session: Reconstructor) -> _Face | None:
     """The one that a network knows, if it is one that can be told."""
     if isinstance(session, Session) and session.model.frame is not None:
         frame = session.model.frame.settings
-        return _Face(frame.detector, frame.radius, frame.z, frame.sides)
+        entry = frame.sides if frame.entry_sides is None else frame.entry_sides
+        return _Face(frame.detector, frame.radius, frame.z, entry)
     trained_for = _trained_for(session)
     if len(trained_for) != 1 or trained_for[0] not in detector_names():
         return None
@@ -202,6 +203,8 @@ def _faces(session: Reconstructor, tracks: Collection) -> list[_Difference]:
         f"{share:.0%} of the tracks enter the calorimeter elsewhere: its face is at radius {face.radius:.0f} mm and |z| "
         f"{face.z:.0f} mm in {face.detector!r}, here at {' and '.join(here)} mm"
     )
+    if isinstance(session, Session) and session.model.frame is not None:
+        text += "; `ringflow adapt` tells the network so"
     lost = np.mean((behind > _BEHIND) | (off > _IN_FRONT))
     return [_Difference(share / _MANY_OFF, text, bool(lost >= _MANY_LOST))]
 

@@ -32,7 +32,7 @@ from ringflow.baseline.rules import (
     track_distance,
 )
 from ringflow.sim.blocks import BARREL, Floats, Shot, observe, run_all, simulate_shot
-from ringflow.sim.geometry import DetectorGeometry, detector_path, load_detector
+from ringflow.sim.geometry import DetectorGeometry, detector_path, load_detector, split_variation
 
 PHOTON, LONG_LIVED_KAON, ELECTRON, MUON, PION = (22,), (130,), (11, -11), (13, -13), (211, -211)
 PHOTON_ENERGIES = (5.0, 20.0, 50.0)
@@ -56,7 +56,7 @@ _ECAL_SHARE = 0.9
 
 def calibrate(detector: str, events: int, workers: int, seed: int, out: Path | None = None) -> dict[str, object]:
     """The `[calibration]` section of a detector file, from `events` particles at each energy; `out` is written with it."""
-    geometry = load_detector(detector)
+    geometry = _nominal(detector)
     photons = [Shot(detector, PHOTON, energy, BARREL, events, seed) for energy in PHOTON_ENERGIES]
     hadrons = [Shot(detector, LONG_LIVED_KAON, energy, BARREL, events, seed) for energy in HADRON_ENERGIES]
     sums = [float(np.mean(seen.calorimeter)) for seen in run_all(observe, [*photons, *hadrons], workers, "calibrate")]
@@ -108,10 +108,20 @@ Seen = dict[str, Floats]
 Add = Callable[[str, object], None]
 
 
+def _nominal(detector: str) -> DetectorGeometry:
+    """One detector, not one for each block of events."""
+    geometry = load_detector(detector)
+    if geometry.variation is not None:
+        raise UsageError(
+            f"{detector} varies, which has no one calibration; give {split_variation(detector)[0]} without [variation]"
+        )
+    return geometry
+
+
 def calibrate_rules(detector: str, events: int, workers: int, seed: int, out: Path | None) -> dict[str, object]:
     """The constants of the rule-based reconstruction from `events` particles per gun and energy, written to a file if one
     is named."""
-    geometry = load_detector(detector)
+    geometry = _nominal(detector)
     guns = [
         *(Shot(detector, PHOTON, energy, _DETECTOR, events, seed) for energy in SHAPE_ENERGIES),
         *(Shot(detector, PION, energy, _DETECTOR, events, seed) for energy in PION_ENERGIES),

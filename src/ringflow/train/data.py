@@ -22,6 +22,7 @@ import torch
 from ringflow.base.errors import FailureError, UsageError
 from ringflow.base.log import progress
 from ringflow.base.provenance import collect
+from ringflow.base.words import did_you_mean
 from ringflow.data.chunks import (
     ALL,
     Ahead,
@@ -36,6 +37,7 @@ from ringflow.data.chunks import (
 from ringflow.data.manifest import manifest_hash
 from ringflow.data.read import TRUTH_COLUMNS, Dataset, has_truth
 from ringflow.elements.batch import ElementBatch, build, from_block, join, target_collection
+from ringflow.elements.features import feature_groups
 from ringflow.elements.frame import Frame, FrameSettings, what_is_usual
 from ringflow.event.block import EventBlock, concatenate
 from ringflow.infer.shipped import model_file
@@ -132,6 +134,11 @@ def open_training_data(
 
 def require_data(settings: TrainSettings) -> None:
     """Refuse data that do not exist or cannot be learned from, before anything is made."""
+    groups = sorted(filter(None, set(feature_groups(("track", settings.model.calorimeter)))))
+    if wrong := next((name for name in settings.source.lacking if name not in groups), None):
+        raise UsageError(
+            f"source.lacking: no group of features {wrong!r}; {did_you_mean(wrong, groups)}known are {', '.join(groups)}"
+        )
     if settings.data.startswith(SIMULATED):
         _names(settings.data)
         for detector in detectors_of(settings.detector):

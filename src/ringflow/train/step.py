@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
-from ringflow.base.errors import UsageError
-from ringflow.base.words import did_you_mean
 from ringflow.elements.batch import ElementBatch
 from ringflow.elements.features import feature_groups
 from ringflow.models.attention import Layout
@@ -182,10 +180,6 @@ class HideFeatures:
     def __init__(self, kinds: Sequence[str], settings: SourceSettings, device: torch.device) -> None:
         groups = feature_groups(kinds)
         names = sorted({group for group in groups if group is not None})
-        if wrong := next((name for name in settings.lacking if name not in names), None):
-            raise UsageError(
-                f"source.lacking: no group of features {wrong!r}; {did_you_mean(wrong, names)}known are {', '.join(names)}"
-            )
         self._probability, self._num_groups = settings.hide, len(names)
         self._lacking_share = settings.lacking_share if settings.lacking else 0.0
         # The column after the last group is never hidden; kept on the device, so that no step waits for a copy.

@@ -250,6 +250,16 @@ def test_a_network_relative_to_a_detector_is_compared_with_that(
     card = {"detector": "clic,cld", "seen": usual, "settings": {"model": {"features": "relative"}}}
     session = Session(replace(loaded, card=card))
     assert likeness(session, Given([ttbar("cld")], "cld", 2.0)) == Likeness("like", 20)
+    # Where tracks are said to enter on a cylinder before flat sides, they do not lie elsewhere for that.
+    track = ttbar("cld")["track"]
+    x, y, z = (track[f"calo_{axis}"] for axis in "xyz")
+    face = frame_of(load_detector("cld"))
+    scale = np.where(np.abs(z) < face.z - 1.0, face.radius / np.hypot(x, y), 1.0)
+    inside = changed(ttbar("cld"), "track", calo_x=lambda x: x * scale, calo_y=lambda y: y * scale)
+    assert likeness(session, Given([inside], "cld", 2.0)).verdict == "unlike"
+    loaded.model.bind(face.model_copy(update={"entry_sides": 0}))
+    assert "enter the calorimeter" not in likeness(session, Given([inside], "cld", 2.0)).summary()
+    loaded.model.bind(face)
     found = likeness(session, Given([ttbar("ild")], "ild", 3.5))  # its endcaps lie behind those of the other
     assert found.verdict == "hopeless"
     assert found.differences[0] == "the model was trained for the detector 'cld', the events are of 'ild'"

@@ -137,3 +137,8 @@ def test_the_shipped_constants_are_reproduced(tmp_path: Path):
     assert again.hadron.stochastic == pytest.approx(shipped.hadron.stochastic, rel=0.4)
     assert again.lepton.electron_ratio == pytest.approx(shipped.lepton.electron_ratio, rel=0.15)
     assert again.hadron.factor == shipped.hadron.factor
+
+
+def test_what_varies_has_no_one_calibration() -> None:
+    with pytest.raises(UsageError, match=r"clic~0\.1 varies, which has no one calibration; give clic without"):
+        calibrate("clic~0.1", 2, 1, 1)

@@ -15,6 +15,7 @@ from ringflow.elements.features import feature_groups
 from ringflow.models.model import Model
 from ringflow.train import step as step_module
 from ringflow.train.batches import Feed, TrainingBatch
+from ringflow.train.data import require_data
 from ringflow.train.settings import SourceSettings, TrainSettings
 from ringflow.train.step import HideFeatures, TrainingStep
 
@@ -59,10 +60,9 @@ def test_what_the_data_lack_is_hidden_all_together_in_its_share_of_the_events(ev
 
 
 def test_a_group_that_does_not_exist_is_told_the_near_one():
-    with pytest.raises(
-        UsageError, match=r"source\.lacking: no group of features 'cluster_shapes'; did you mean 'cluster_shape'"
-    ):
-        HideFeatures(KINDS, SourceSettings(lacking=("cluster_shapes",)), CPU)
+    settings = TrainSettings.resolve(None, ['source.lacking=["cluster_shapes"]'])
+    with pytest.raises(UsageError, match=r"no group of features 'cluster_shapes'; did you mean 'cluster_shape'"):
+        require_data(settings)  # before anything is simulated
 
 
 def make_step(settings: TrainSettings) -> TrainingStep:
