@@ -39,7 +39,7 @@ from ringflow.data.manifest import Columns, manifest_hash
 from ringflow.data.outside import write_dataset
 from ringflow.data.read import Dataset, to_awkward
 from ringflow.evaluate.metrics import BY_KEY, Measured, written
-from ringflow.evaluate.momenta import counts_as_generated
+from ringflow.evaluate.momenta import GENERATED_ETA, counts_as_generated
 from ringflow.evaluate.report import paired_ratio
 from ringflow.event.block import EventBlock, cast, concatenate
 from ringflow.event.particles import CHARGED_HADRON, NEUTRAL_HADRON, PARTICLE_CLASSES, PHOTON, label_of
@@ -98,6 +98,22 @@ def with_generated_truth(block: EventBlock) -> EventBlock:
     return EventBlock(block.event_number, {**block.collections, **truth})
 
 
+def within_reach(block: EventBlock) -> EventBlock:
+    """The block without tracks, clusters and candidates where no generated particle counts: forward calorimeters of a full
+    simulation see photons of tens of GeV that the truth does not have."""
+    cut = {}
+    for name in {*ELEMENTS, "candidate"} & set(block.collections):
+        part = block[name]
+        eta = (
+            part["eta"] if name != "candidate" else np.arcsinh(part["pz"] / np.hypot(part["px"], part["py"]).clip(1e-9))
+        )
+        inside = np.abs(eta) < GENERATED_ETA
+        event = np.repeat(np.arange(len(block)), part.counts)
+        columns = {key: values[inside] for key, values in part.columns.items() if key not in ("track", "cluster")}
+        cut[name] = cast(name, np.bincount(event[inside], minlength=len(block)).astype(np.int64), columns)
+    return EventBlock(block.event_number, {**block.collections, **cut})
+
+
 def measured_columns(dataset: Dataset) -> Columns:
     """What a dataset tells of its elements; who made them is truth."""
     columns = {
@@ -121,7 +137,7 @@ def copied(dataset: Dataset, kept: Columns, out: Path, event_number: Any = None)
     wanted = [parquet_name(kind, name) for kind, names in kept.items() for name in names]
     wanted += [parquet_name("particle", name) for name in PARTICLE]
     wanted += [CANDIDATES] if CANDIDATES in dataset.columns else []
-    block = with_generated_truth(concatenate(list(dataset.events(columns=wanted))))
+    block = within_reach(with_generated_truth(concatenate(list(dataset.events(columns=wanted)))))
     events, manifest = to_awkward(block), dataset.manifest
     return write_dataset(
         out,

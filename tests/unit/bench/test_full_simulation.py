@@ -214,3 +214,18 @@ def test_what_cannot_be_compared_is_said(
     written(tmp_path / "poor", without(generated(seed=2), "track", "chi2"))
     with pytest.raises(DatasetError, match="has no track_chi2, which the full simulation has"):
         script.main([str(full), "--own", str(tmp_path / "poor"), "--out", str(tmp_path / "record.json")])
+
+
+def test_what_the_truth_does_not_reach_is_nobodys(script: Any, block: EventBlock) -> None:
+    """A photon in a forward calorimeter is left out, as an element and as a candidate; all others stay, in their events."""
+    far = replaced(block, "cluster", "eta", np.where(np.arange(len(block["cluster"])) % 3 == 0, 3.6, 1.0))
+    made = perfect(script, block)
+    forward = np.arange(len(made)) % 4 == 0
+    candidates = Collection(made.counts, {**made.columns, "pz": np.where(forward, 1e4, made["pz"]).astype(np.float32)})
+    cut = script.within_reach(EventBlock(far.event_number, {**far.collections, "candidate": candidates}))
+    assert (np.abs(cut["cluster"]["eta"]) < 3.0).all()
+    assert len(cut["cluster"]) == (far["cluster"]["eta"] < 3.0).sum()
+    assert np.array_equal(cut["candidate"]["px"], made["px"][~forward])
+    event = np.repeat(np.arange(len(block)), made.counts)
+    assert np.array_equal(cut["candidate"].counts, np.bincount(event[~forward], minlength=len(block)))
+    assert cut["particle"] is far["particle"]
