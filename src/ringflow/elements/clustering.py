@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ringflow.base.errors import UsageError
+from ringflow.elements.helix import Helix
 from ringflow.elements.settings import ClusteringSettings, each
 from ringflow.elements.tables import ColumnTable, group_minimum, group_sum, group_winner
 
@@ -105,10 +106,6 @@ _FRONT_LAYERS = 4
 
 _Points = tuple[Tensor, Tensor, Tensor]
 
-#: Less curvature (per mm) counts as straight.
-_STRAIGHT = 1e-9
-#: How far in front of the face (mm) a piece of a shower may have its centre.
-_IN_FRONT = 50.0
 #: What is at most outside the ECAL of a piece that is in the ECAL alone, and in how many layers a photon has begun.
 _ECAL_ALONE, _PHOTON_LAYERS = 0.1, 10
 #: Energy resolution of hadrons by which momentum is compared with energy, GeV^(1/2) [Thomson, NIM A 611 (2009) 25].
@@ -129,35 +126,11 @@ class CalorimeterHits(ColumnTable):
 
 
 @dataclass(frozen=True)
-class TrackPaths(ColumnTable):
-    """How tracks go on behind the calorimeter face, in order of event: a helix each, as in `elements/helix.py`, and its
-    momentum in GeV."""
+class TrackPaths(Helix):
+    """How tracks go on behind the calorimeter face, in order of event, and their momentum in GeV."""
 
     event: Tensor
     momentum: Tensor
-    x: Tensor
-    y: Tensor
-    z: Tensor
-    phi: Tensor
-    tan_lambda: Tensor
-    turn: Tensor
-
-    def distance(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        """Distance of points from the helices, each from its own, within half a turn of the face; what lies in front of the
-        face is as far as it is from the place of entry."""
-        cosine, sine = torch.cos(self.phi), torch.sin(self.phi)
-        ahead = (x - self.x) * cosine + (y - self.y) * sine
-        left = (y - self.y) * cosine - (x - self.x) * sine
-        rise = z - self.z
-        # Without a difference of large radii, so that nearly straight tracks are exact too.
-        to_centre = 1.0 - self.turn * left
-        square = ahead**2 + left**2
-        across = (self.turn * square - 2.0 * left) / (1.0 + torch.hypot(to_centre, self.turn * ahead))
-        turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
-        path = torch.atan2(turn.abs() * ahead, to_centre) / turn.abs()
-        slant = torch.rsqrt(1.0 + self.tan_lambda**2)
-        near = torch.hypot(across, (rise - path * self.tan_lambda) * slant)
-        return torch.where(path > -_IN_FRONT * slant, near, torch.sqrt(square + rise**2))
 
 
 class _Towers(NamedTuple):

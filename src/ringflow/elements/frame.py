@@ -85,8 +85,7 @@ _METRE: Final = 1000.0
 #: Features of what share of the energy lies in one calorimeter.
 _ECAL_SHARES = ("cluster_ecal_share", "cluster_front_share", "cluster_peak_share")
 _SHARES = {**dict.fromkeys(_ECAL_SHARES, "ecal"), "cluster_hcal_share": "hcal", "cluster_muon_share": "muon"}
-_ENERGIES = ("cluster_log_energy", "cluster_log_et")
-_HIT_ENERGY = "cluster_log_hit_energy"
+_ENERGIES = ("cluster_log_energy", "cluster_log_et", "cluster_log_hit_energy")
 _HITS = "track_num_hits"
 _TEN_HITS = 10.0  # the plain feature counts in tens
 
@@ -186,7 +185,6 @@ class Frame(nn.Module):
         factor = (1.0 + (scales["ecal"] - 1.0) * ecal + (scales["hcal"] - 1.0) * hcal).clamp_min(0.1)
         for name in _ENERGIES:
             column[name] = column[name] + torch.log(factor)
-        column[_HIT_ENERGY] = column[_HIT_ENERGY] + torch.log(factor)
         for name, part in _SHARES.items():
             column[name] = column[name] * scales[part] / factor
         return factor

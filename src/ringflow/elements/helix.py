@@ -22,6 +22,8 @@ Vector = tuple[Tensor, Tensor, Tensor]
 #: Below this curvature times distance a path counts as straight; the sagitta is then under a nanometre in a detector.
 _STRAIGHT = 1e-9
 _TWO_PI = 2.0 * torch.pi
+#: How far in front of its beginning (mm) a helix still counts: as far as a piece of a shower has its centre before the face.
+_IN_FRONT = 50.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,23 @@ class Helix(ColumnTable):
     def length(self, path: Tensor) -> Tensor:
         """Length in space of a transverse path."""
         return path * torch.sqrt(1.0 + self.tan_lambda**2)
+
+    def distance(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Distance of points from the helices, each from its own, within half a turn of where it begins; what lies in front of
+        that is as far as it is from there."""
+        cosine, sine = torch.cos(self.phi), torch.sin(self.phi)
+        ahead = (x - self.x) * cosine + (y - self.y) * sine
+        left = (y - self.y) * cosine - (x - self.x) * sine
+        rise = z - self.z
+        # Without a difference of large radii, so that nearly straight tracks are exact too.
+        to_centre = 1.0 - self.turn * left
+        square = ahead**2 + left**2
+        across = (self.turn * square - 2.0 * left) / (1.0 + torch.hypot(to_centre, self.turn * ahead))
+        turn = torch.where(self.turn.abs() < _STRAIGHT, _STRAIGHT, self.turn)
+        path = torch.atan2(turn.abs() * ahead, to_centre) / turn.abs()
+        slant = torch.rsqrt(1.0 + self.tan_lambda**2)
+        near = torch.hypot(across, (rise - path * self.tan_lambda) * slant)
+        return torch.where(path > -_IN_FRONT * slant, near, torch.sqrt(square + rise**2))
 
     def to_cylinder(self, radius: float | Tensor) -> Tensor:
         """Shortest path forward to a cylinder around the beam axis; infinite if it is never met."""

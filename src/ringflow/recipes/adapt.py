@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from ringflow.models.file import LoadedModel, load_model, save_model
 from ringflow.sim.geometry import detector_names, load_detector, split_variation
 from ringflow.sim.tracker import frame_of
 
+Cell = TypeVar("Cell", float, list[float])
 Match = Literal["geometry", "scales", "features"]
 #: Events that are looked at, unless asked otherwise.
 EVENTS: Final = 2000
@@ -207,7 +208,7 @@ def measured_frame(tracks: Collection, clusters: Collection | None, detector: st
             _filled([_middle(values[(region == row) & (cells == column)]) for column in range(len(like.momenta))])
             for row in bins
         ]
-        if rows := _filled_rows(table):
+        if rows := _filled(table):
             measured["errors"][parameter] = rows
     return FrameSettings.model_validate({**like.model_dump(), **measured})
 
@@ -276,20 +277,13 @@ def _middle(values: Any) -> float | None:
     return float(f"{np.median(good):.4g}") if len(good) >= _FEWEST_PER_BIN else None
 
 
-def _filled(row: Sequence[float | None]) -> list[float] | None:
-    """What is not known is as in the nearest cell that is."""
-    known = [place for place, value in enumerate(row) if value is not None]
+def _filled(row: Sequence[Cell | None]) -> list[Cell] | None:
+    """What is not known is as in the nearest cell that is; none if none is."""
+    known = [(place, value) for place, value in enumerate(row) if value is not None]
     if not known:
         return None
-    nearest = [min(known, key=lambda other, place=place: abs(other - place)) for place in range(len(row))]  # type: ignore[misc]
-    return [float(row[place]) for place in nearest]  # type: ignore[arg-type]
-
-
-def _filled_rows(table: Sequence[list[float] | None]) -> list[list[float]] | None:
-    known = [place for place, row in enumerate(table) if row is not None]
-    if not known:
-        return None
-    return [table[min(known, key=lambda other, place=place: abs(other - place))] for place in range(len(table))]  # type: ignore[misc]
+    places = np.array([place for place, _ in known])
+    return [known[int(np.abs(places - place).argmin())][1] for place in range(len(row))]
 
 
 def _scaled(

@@ -119,14 +119,15 @@ def _paths(tracks: Columns, event: Tensor, field: float) -> TrackPaths:
     of = torch.nonzero(tracks["reaches_calo"]).squeeze(1)
     at = {name: values.index_select(0, of) for name, values in tracks.items()}
     dx, dy, dz = (at[f"calo_d{axis}"] for axis in "xyz")
-    numbers = (
-        at["pt"] * torch.cosh(at["eta"]),
-        *(at[f"calo_{axis}"] for axis in "xyz"),
-        torch.atan2(dy, dx),
-        dz / torch.hypot(dx, dy).clamp_min(1e-6),
-        -BENDING * field * at["charge"] / at["pt"],
-    )
-    return TrackPaths(event.index_select(0, of), *(values.to(torch.float32) for values in numbers))
+    columns = {
+        **{axis: at[f"calo_{axis}"] for axis in "xyz"},
+        "phi": torch.atan2(dy, dx),
+        "tan_lambda": dz / torch.hypot(dx, dy).clamp_min(1e-6),
+        "turn": -BENDING * field * at["charge"] / at["pt"],
+        "momentum": at["pt"] * torch.cosh(at["eta"]),
+    }
+    single = {name: values.to(torch.float32) for name, values in columns.items()}
+    return TrackPaths(event=event.index_select(0, of), **single)
 
 
 class _Generated:

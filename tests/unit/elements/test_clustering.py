@@ -137,17 +137,17 @@ def test_each_calorimeter_may_have_limits_of_its_own():
 
 def track(momentum: float, phi: float, turn: float = 0.0, event: int = 0) -> TrackPaths:
     """A track that enters the barrel of the tests at right angles."""
-    numbers = (momentum, 1500.0 * math.cos(phi), 1500.0 * math.sin(phi), 0.0, phi, 0.0, turn)
-    return TrackPaths(torch.tensor([event]), *(torch.tensor([value]) for value in numbers))
+    numbers = (1500.0 * math.cos(phi), 1500.0 * math.sin(phi), 0.0, phi, 0.0, turn)
+    helix = (torch.tensor([value]) for value in numbers)
+    return TrackPaths(*helix, event=torch.tensor([event]), momentum=torch.tensor([momentum]))
 
 
 def along(of: TrackPaths, path: float, energy: float, layers: range, subsystem: int):
     """A shower at the place where a track is after a path."""
-    x, y, _ = (float(value) for value in Helix(*(getattr(of, name) for name in HELIX)).position(torch.tensor(path)))
+    x, y, _ = (float(value) for value in of.position(torch.tensor(path)))
     return shower(math.atan2(y, x), 0.5 * math.pi, energy, layers, subsystem)
 
 
-HELIX = ("x", "y", "z", "phi", "tan_lambda", "turn")
 FOLLOWING = Clusterer(
     FRONTS, SETTINGS.model_copy(update={"follow_distance": (30.0, 150.0, 200.0)}), torch.device("cpu")
 )
@@ -155,20 +155,20 @@ FOLLOWING = Clusterer(
 
 @pytest.mark.parametrize("turn", [0.0, 1e-12, -2e-4, 1e-3])
 def test_distance_from_a_track_is_that_from_its_helix(turn: float):
-    one = TrackPaths(
-        torch.tensor([0]), *(torch.tensor([value]) for value in (5.0, 900.0, 1500.0, -70.0, 0.9, 0.6, turn))
-    )
-    helix = Helix(*(getattr(one, name) for name in HELIX))
+    helix = Helix(*(torch.tensor([value]) for value in (900.0, 1500.0, -70.0, 0.9, 0.6, turn)))
     for path in (1.0, 300.0, 1400.0):
         x, y, z = helix.position(torch.tensor([path]))
         dx, dy, _ = helix.direction(torch.tensor([path]))
         across = torch.hypot(dx, dy)
         for off in (-80.0, 0.0, 120.0):
             # To the side of the path, in the plane across the beam.
-            beside = one.distance(x - off * dy / across, y + off * dx / across, z)
+            beside = helix.distance(x - off * dy / across, y + off * dx / across, z)
             assert beside.item() == pytest.approx(abs(off), abs=0.05)
-    behind = one.distance(
-        *(place - 200.0 * step for place, step in zip((one.x, one.y, one.z), helix.direction(0.0 * x), strict=True))
+    behind = helix.distance(
+        *(
+            place - 200.0 * step
+            for place, step in zip((helix.x, helix.y, helix.z), helix.direction(0.0 * x), strict=True)
+        )
     )
     assert behind.item() == pytest.approx(200.0, abs=0.05)
 
